@@ -1,0 +1,3 @@
+module github.com/tierlock/tierlock
+
+go 1.25.0

@@ -1,0 +1,264 @@
+package tierlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Tier is the kind of a store, in the order of a chain.
+type Tier uint8
+
+const (
+	// Redis is a Redis deployment, see package redisstore.
+	Redis Tier = iota + 1
+	// MySQL is a MySQL or MariaDB database.
+	MySQL
+	// Local is the memory of this process, see package localstore.
+	Local
+)
+
+// String is the name used in tokens, logs and labels.
+func (t Tier) String() string {
+	switch t {
+	case Redis:
+		return "redis"
+	case MySQL:
+		return "mysql"
+	case Local:
+		return "local"
+	}
+	return fmt.Sprintf("tier(%d)", uint8(t))
+}
+
+func parseTier(s string) (Tier, error) {
+	for _, t := range []Tier{Redis, MySQL, Local} {
+		if t.String() == s {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is none of redis, mysql, local", s)
+}
+
+// Name names one lock on every store. Two Names that differ in any field are
+// two locks, on every store; a store must not let them collide, whatever
+// characters they hold. Namespace matches [A-Za-z0-9_.:-]{1,32}, Resource
+// [A-Za-z0-9_.:-]{1,64}, and Key is valid UTF-8 of 1 to 128 characters,
+// which may be any, control characters and braces included.
+type Name struct{ Namespace, Resource, Key string }
+
+// String is the form for logs and errors.
+func (n Name) String() string { return n.Namespace + ":" + n.Resource + "/" + n.Key }
+
+// Store is one lock backend. The library's own are redisstore and localstore;
+// package storetest checks any other.
+//
+// The contract, for every method:
+//
+//   - One attempt. A method never waits for a lock, never retries after a
+//     failure and never logs; the Locker does. (Asking the server's clock
+//     and repeating an attempt that was refused for lateness is part of
+//     one attempt.)
+//   - Bounded. It returns when ctx ends, and also under
+//     context.Background within a bound of the store's own, which the
+//     store documents. What was sent may still be executed afterwards:
+//     AcquireRequest.Budget is the cure.
+//   - Time. Leases are durations, counted by the store's own clock from
+//     when it executes the request. No absolute client time is sent.
+//   - Errors are classed once, by wrapping: [ErrUnavailable] when the store
+//     gave no usable answer, so that the outcome of a write is unknown;
+//     [ErrLate] when the store refused an acquire for lateness and has
+//     changed nothing; [ErrMisconfigured] when no retry can help before
+//     somebody changes a setting. "Held by somebody else" and "not yours"
+//     are answers, not errors.
+//   - Safe for concurrent use.
+//
+// A key never stays without a TTL. Whoever opened a store closes it, after
+// the Lockers that use it.
+type Store interface {
+	// Tier is the kind of the store. It never changes.
+	Tier() Tier
+
+	// Guarantee is the most that a hold of this store is worth. It never
+	// changes.
+	Guarantee() Guarantee
+
+	// Acquire takes the lease if the key is free. It is idempotent for one
+	// req.Token.Lease: repeated after a lost reply it gives the same grant
+	// (same fence), its time left at least req.TTL again, and never says
+	// "held" over the caller's own lease.
+	Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error)
+
+	// Renew makes the time left of each lease at least its TTL. It never
+	// shortens the time left and never re-creates a key. The results stand
+	// in the order of reqs, exactly one each; one that fails does not stop
+	// the others. A store sends the batch in as few round trips as it can.
+	Renew(ctx context.Context, reqs []RenewRequest) []RenewResult
+
+	// Release gives up the lease, if the key still carries it, and wakes
+	// watchers. Owned says that it did; Taken or Gone that there was nothing
+	// of ours to release. It is idempotent.
+	Release(ctx context.Context, req ReleaseRequest) (Ownership, error)
+
+	// Inspect reads a key's present holder without changing anything.
+	Inspect(ctx context.Context, name Name) (Record, error)
+}
+
+// AcquireRequest asks for one lease.
+type AcquireRequest struct {
+	Name Name
+	// TTL is the lease wanted, in whole milliseconds, at least 1 ms.
+	TTL time.Duration
+	// Budget bounds lateness: the store refuses with ErrLate, judged by its
+	// own clock, to grant later than Budget after the call of Acquire began.
+	// So a request that is executed after the caller gave up grants nothing.
+	// It is positive.
+	Budget time.Duration
+	// Token is the identity to keep with the lease. The store fills in Fence,
+	// Epoch, Seq, ServerTime and ExpireAt, and keeps the rest as it is.
+	Token Token
+	// Explicit says that Token.Holder was chosen by the caller (option
+	// Holder): if the key is held under the same explicit holder id, the
+	// request enters that hold under its own lease id, with the hold's
+	// fence, and the key is free when the last such lease is released or
+	// has expired. Explicit ids enter explicit ids only.
+	Explicit bool
+}
+
+// AcquireResult is the answer to an AcquireRequest.
+type AcquireResult struct {
+	// Granted says whether the lease is the caller's.
+	Granted bool
+	// Token is the granted token, or, where the key is held by others, the
+	// holder's; it is zero where the store could not read it.
+	Token Token
+	// Left is how long the present holder's lease lasts unless it is renewed,
+	// where Granted is false. Zero means unknown.
+	Left time.Duration
+	// Reentered says that the grant joined an explicit holder's hold.
+	Reentered bool
+}
+
+// RenewRequest asks to prolong one lease.
+type RenewRequest struct {
+	Name     Name
+	Lease    string
+	Explicit bool // as it was at Acquire
+	// TTL is the time left wanted, in whole milliseconds, at least 1 ms.
+	TTL time.Duration
+}
+
+// RenewResult is the answer to a RenewRequest. State counts only where Err is
+// nil.
+type RenewResult struct {
+	State Ownership
+	Err   error
+}
+
+// ReleaseRequest gives up one lease.
+type ReleaseRequest struct {
+	Name     Name
+	Lease    string
+	Explicit bool // as it was at Acquire
+	// Keep, where positive, keeps the key for that long (never longer than
+	// the time it has left) instead of freeing it at once.
+	Keep time.Duration
+}
+
+// Record is what Inspect reads.
+type Record struct {
+	// Held says whether the key is held by anybody.
+	Held bool
+	// Token is the holder's, as granted.
+	Token Token
+	// Left is how long the lease lasts unless it is renewed.
+	Left time.Duration
+	// Holds is the number of leases under one explicit holder id; 1 for any
+	// other hold, 0 if the key is free.
+	Holds int
+}
+
+// Ownership is a store's answer about a lease.
+type Ownership uint8
+
+const (
+	// Owned: the key carries the lease.
+	Owned Ownership = iota + 1
+	// Taken: the key carries another lease.
+	Taken
+	// Gone: the key does not exist.
+	Gone
+)
+
+// String is the name used in logs and errors.
+func (o Ownership) String() string {
+	switch o {
+	case Owned:
+		return "owned"
+	case Taken:
+		return "taken"
+	case Gone:
+		return "gone"
+	}
+	return fmt.Sprintf("ownership(%d)", uint8(o))
+}
+
+// Watcher is an optional interface of a Store that can tell when a key may
+// have become free. Without it waiters poll.
+type Watcher interface {
+	// Watch begins to watch a key. When it returns without an error, the watch
+	// is live: every release executed after that is signalled. It returns
+	// ErrUnavailable where push cannot be had now, and the waiter polls. The
+	// caller must call Close.
+	Watch(ctx context.Context, name Name) (Watch, error)
+}
+
+// Watch is one live watch.
+type Watch interface {
+	// C receives a value after the key may have become free or its time left
+	// may have become shorter, and also when messages may have been missed
+	// (a re-subscription). Signals coalesce; C is never closed while the watch
+	// is open.
+	C() <-chan struct{}
+	// Close ends the watch and frees what it holds. It is idempotent.
+	Close()
+}
+
+// Guarantee is what a hold is worth.
+type Guarantee uint8
+
+const (
+	// ProcessLocal holds exclude only within this process; their fence is 0.
+	ProcessLocal Guarantee = iota + 1
+	// FencedOnly holds exclude as long as the store keeps its data: two
+	// holders are possible after a failover or restart that lost the key.
+	// Their fence tells the younger.
+	FencedOnly
+)
+
+// String is the name used in logs and labels.
+func (g Guarantee) String() string {
+	switch g {
+	case ProcessLocal:
+		return "process-local"
+	case FencedOnly:
+		return "fenced-only"
+	}
+	return fmt.Sprintf("guarantee(%d)", uint8(g))
+}
+
+// What a Store's error wraps, exactly one of the three.
+var (
+	// ErrUnavailable: the store gave no usable answer (refused, timed out,
+	// read-only, loading, out of memory, overloaded). Callers of Lock meet it
+	// too.
+	ErrUnavailable = errors.New("tierlock: store unavailable")
+	// ErrLate: the store refused to grant, because the request reached it
+	// too late. Nothing was changed.
+	ErrLate = errors.New("tierlock: request reached the store too late")
+	// ErrMisconfigured: the store refused for a reason that only a change of
+	// configuration mends (wrong password, missing permission, a key of
+	// another type). Callers of Lock meet it too; it never counts as outage.
+	ErrMisconfigured = errors.New("tierlock: store misconfigured")
+)
