@@ -1,0 +1,134 @@
+package tierlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tierlock/tierlock/watchdog"
+)
+
+// Close ends the Locker. From its start no lock is given and every waiting
+// call fails with ErrClosed. Close then waits until ctx ends for the present
+// holds to be unlocked, renewing them meanwhile, and for the releases that go
+// on in the background. The contexts of the holds that are left then end with
+// ErrClosed; nothing renews their keys any more, and each is left to end on
+// time, since its body may still run. After that Close waits at most another
+// three CallTimeouts.
+//
+// The error, if any, joins all that was left: holds not unlocked and releases
+// not confirmed. Whichever it is, no goroutine of the Locker stays, but for
+// one that is inside the Observer or the Logger.
+//
+// Unlock works after Close, once: a failed release is not repeated. Close is
+// idempotent, and a concurrent call waits for the first, or for its own ctx.
+func (l *Locker) Close(ctx context.Context) error {
+	first := false
+	l.once.Do(func() { first = true; close(l.closing) })
+	if !first {
+		select {
+		case <-l.closed:
+			return l.closeOK
+		case <-ctx.Done():
+			return fmt.Errorf("tierlock: close: %w", contextError(ctx))
+		}
+	}
+	defer close(l.closed)
+
+	var problems []error
+	if !l.holds.none(ctx) {
+		left := l.holds.all()
+		for _, h := range left {
+			h.mu.Lock()
+			lease := h.lease
+			h.mu.Unlock()
+			if lease != nil {
+				lease.Pause()
+			}
+			h.finish(ErrClosed)
+			l.notify.say(slog.LevelWarn, "tierlock: held at the end of the locker", h.token,
+				slog.Duration("held", watchdog.Since(h.sent)))
+		}
+		if len(left) > 0 {
+			problems = append(problems, fmt.Errorf("tierlock: close: %d holds were not unlocked, such as %s: %w", len(left), left[0].token, contextError(ctx)))
+		}
+	}
+	// What comes now is short, and worth a moment also if ctx has ended.
+	grace, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(3*l.cfg.CallTimeout, cancel) })()
+	l.calls.none(grace) // all waits have ended, attempts end with their CallTimeout
+	if n := l.undo.close(grace); n > 0 {
+		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
+	}
+	l.dog.Close()
+	l.notify.logs.flush(grace)
+	l.notify.events.flush(grace)
+	l.closeOK = errors.Join(problems...)
+	return l.closeOK
+}
+
+// activity is a set of what goes on, so that Close can wait for its end.
+type activity[T comparable] struct {
+	mu   sync.Mutex
+	m    map[T]struct{}
+	wait chan struct{} // closed when m is empty; made by who waits
+}
+
+func (a *activity[T]) add(x T) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.m == nil {
+		a.m = make(map[T]struct{})
+	}
+	a.m[x] = struct{}{}
+}
+
+func (a *activity[T]) remove(x T) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.m, x)
+	if len(a.m) == 0 && a.wait != nil {
+		close(a.wait)
+		a.wait = nil
+	}
+}
+
+func (a *activity[T]) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.m)
+}
+
+func (a *activity[T]) all() []T {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	xs := make([]T, 0, len(a.m))
+	for x := range a.m {
+		xs = append(xs, x)
+	}
+	return xs
+}
+
+// none waits until the set is empty, at most until ctx ends.
+func (a *activity[T]) none(ctx context.Context) bool {
+	a.mu.Lock()
+	if len(a.m) == 0 {
+		a.mu.Unlock()
+		return true
+	}
+	if a.wait == nil {
+		a.wait = make(chan struct{})
+	}
+	wait := a.wait
+	a.mu.Unlock()
+	select {
+	case <-wait:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

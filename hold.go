@@ -1,0 +1,366 @@
+package tierlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tierlock/tierlock/watchdog"
+)
+
+// hold is one acquisition: what all handles on it share.
+//
+// It ends once, by the first of: a loss or a bound (the watchdog says so), the
+// release after the last Unlock, the end of the Locker.
+type hold struct {
+	locker   *Locker
+	resource *ResourceHandle
+	name     Name
+	token    Token
+	explicit bool
+	place    *place
+	sent     watchdog.Instant // before the request for the lease
+	settled  time.Time        // nothing that was sent to get the lease is executed after that
+
+	mu        sync.Mutex
+	lease     *watchdog.Lease
+	handles   []*Lock
+	live      int   // handles whose caller's context has not ended
+	releasing bool  // the last handle was unlocked; nobody may enter any more
+	cause     error // why the hold ended; nil before
+}
+
+// open adds a handle for a caller with that context. It is nil if nobody may
+// enter any more. limit bounds the handle alone; 0 for none.
+func (h *hold) open(ctx context.Context, limit time.Duration) *Lock {
+	base, cancel := context.WithCancelCause(ctx)
+	k := &Lock{hold: h, cancel: cancel, outer: lockOf(ctx), live: true}
+	k.ctx = &lockContext{Context: base, lock: k}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.releasing || h.cause != nil {
+		cancel(ErrReleased)
+		return nil
+	}
+	h.handles = append(h.handles, k)
+	h.live++
+	if ctx.Done() != nil {
+		k.stopCtx = context.AfterFunc(ctx, func() { h.callerGone(k) })
+	}
+	if limit > 0 {
+		k.bound = time.AfterFunc(limit, func() {
+			k.exceeded.Store(true)
+			k.cancel(h.exceededError(limit))
+		})
+	}
+	return k
+}
+
+// callerGone is told when the context ends with which a handle was taken.
+// Renewal ends with the last of them; the key stays, because the body may
+// still run.
+func (h *hold) callerGone(k *Lock) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dieLocked(k)
+}
+
+func (h *hold) dieLocked(k *Lock) {
+	if !k.live {
+		return
+	}
+	k.live = false
+	h.live--
+	if h.live == 0 && h.lease != nil {
+		h.lease.Pause()
+	}
+}
+
+// unlock closes a handle, and with the last one the hold.
+func (h *hold) unlock(k *Lock) error {
+	if k.stopCtx != nil {
+		k.stopCtx()
+	}
+	if k.bound != nil {
+		k.bound.Stop()
+	}
+	h.mu.Lock()
+	if i := slices.Index(h.handles, k); i >= 0 {
+		h.handles = slices.Delete(h.handles, i, i+1)
+	}
+	last := len(h.handles) == 0
+	if last {
+		h.releasing = true
+	} else {
+		h.dieLocked(k)
+	}
+	h.mu.Unlock()
+
+	var err error
+	if last {
+		// The context ends before the key is given up: nobody believes in a
+		// lock that another may have.
+		h.finalCause(k)
+		err = h.release()
+	} else {
+		k.cancel(ErrReleased)
+		err = h.lossOnly()
+	}
+	if err == nil && k.exceeded.Load() {
+		err = h.exceededError(0)
+	}
+	return err
+}
+
+// finalCause ends the last handle's context: with the loss, if there was one
+// that the watchdog has not come to tell yet.
+func (h *hold) finalCause(k *Lock) {
+	if end, over := h.lease.End(); over {
+		k.cancel(h.endError(end))
+		return
+	}
+	k.cancel(ErrReleased)
+}
+
+// release stops the renewal and gives the key up. Only the last unlock calls it.
+func (h *hold) release() error {
+	l := h.locker
+	// First stop, then release: nothing renews after a release. The wait is
+	// for a renewal in flight. One that outlasts it does no harm: a store
+	// renews only what still carries the lease.
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CallTimeout)
+	left, stopped := h.lease.Left(), time.Now()
+	end, over := h.lease.Stop(ctx)
+	cancel()
+	var loss error
+	if over {
+		loss = h.endError(end)
+		h.finish(loss)
+	}
+
+	sent := time.Now()
+	keepUntil := sent.Add(h.keep())
+	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep()}
+	ctx, cancel = context.WithTimeout(context.Background(), l.cfg.CallTimeout)
+	state, err := l.store.Release(ctx, req)
+	cancel()
+	l.report(err)
+	latency := time.Since(sent)
+	switch {
+	case err != nil:
+		// The lease may have been given its whole TTL by a renewal sent just
+		// before.
+		l.undo.add(undoTask{req: req, token: h.token, keepUntil: keepUntil, settled: sent, until: sent.Add(h.token.TTL + l.cfg.CallTimeout)})
+		if loss == nil {
+			err = fmt.Errorf("tierlock: unlock %s: release not confirmed: %w", h.token, err)
+		}
+	case sent.Before(h.settled):
+		// An earlier attempt of this acquisition, whose answer was lost, may
+		// still be executed, and grant the lease anew: release it once more.
+		l.undo.add(undoTask{req: req, token: h.token, keepUntil: keepUntil, settled: h.settled, until: h.settled.Add(h.token.TTL)})
+		fallthrough
+	case loss == nil && state != Owned && time.Since(stopped) < left:
+		// By our clock the lease still ran when this answer came: the store
+		// lost it, or somebody deleted it. (Later it may just have expired
+		// while the release was under way, after an intact hold.)
+		loss = h.lost(lossOfState(state), time.Since(stopped), nil)
+	}
+	if loss != nil {
+		err = loss
+		h.finish(loss)
+	} else {
+		h.finish(ErrReleased)
+	}
+	held := watchdog.Since(h.sent)
+	l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
+	emit(l.notify, l.cfg.Observer.Released, ReleasedEvent{Labels: l.notify.labels(h.token), At: time.Now(),
+		Token: h.token, Held: held, Latency: latency, Err: err})
+	return err
+}
+
+// keep is what MinHold leaves of the key's life now.
+func (h *hold) keep() time.Duration {
+	if h.resource.cfg.MinHold == 0 {
+		return 0
+	}
+	return max(0, h.resource.cfg.MinHold-watchdog.Since(h.sent))
+}
+
+// finish ends the hold for a cause, once; later calls do nothing. All handles'
+// contexts end first, and only then may the next caller of this process have
+// its turn.
+func (h *hold) finish(cause error) {
+	h.mu.Lock()
+	if h.cause != nil {
+		h.mu.Unlock()
+		return
+	}
+	h.cause = cause
+	handles := slices.Clone(h.handles)
+	h.mu.Unlock()
+	for _, k := range handles {
+		k.cancel(cause)
+	}
+	h.place.leave()
+	h.locker.holds.remove(h)
+	h.resource.holds.Add(-1)
+
+	n := h.locker.notify
+	o := &h.locker.cfg.Observer
+	var loss *LostError
+	switch {
+	case errors.As(cause, &loss):
+		n.say(slog.LevelWarn, "tierlock: lock lost", h.token, slog.String("reason", loss.Reason.String()),
+			slog.Duration("held", loss.Held), slog.Any("err", loss.Err))
+		emit(n, o.Lost, LostEvent{Labels: n.labels(h.token), At: time.Now(), Token: h.token, Err: loss})
+	case errors.Is(cause, ErrLeaseExceeded):
+		held := watchdog.Since(h.sent)
+		n.say(slog.LevelWarn, "tierlock: bound of the hold reached", h.token, slog.Duration("held", held))
+		emit(n, o.BoundReached, BoundEvent{Labels: n.labels(h.token), At: time.Now(), Token: h.token, Held: held})
+	}
+}
+
+// ended is why the hold is over, judged by the clock now, or nil.
+func (h *hold) ended() error {
+	h.mu.Lock()
+	cause, lease := h.cause, h.lease
+	h.mu.Unlock()
+	if cause != nil {
+		return cause
+	}
+	if end, over := lease.End(); over {
+		return h.endError(end)
+	}
+	return nil
+}
+
+// lossOnly is ended, but for the ends that are no news to an unlocking caller.
+func (h *hold) lossOnly() error {
+	if err := h.ended(); errors.Is(err, ErrLost) || errors.Is(err, ErrLeaseExceeded) {
+		return err
+	}
+	return nil
+}
+
+// endError is what the watchdog's end means to callers.
+func (h *hold) endError(end watchdog.End) error {
+	switch end.Reason {
+	case watchdog.Limit:
+		return h.exceededError(end.Held)
+	case watchdog.NotHeld:
+		state := Gone
+		var not *notHeldError
+		if errors.As(end.Err, &not) {
+			state = not.state
+		}
+		return h.lost(lossOfState(state), 0, end.Err)
+	case watchdog.Unconfirmed:
+		return &LostError{Token: h.token, Reason: Unconfirmed, Held: end.Held, Err: end.Err}
+	}
+	return &LostError{Token: h.token, Reason: Expired, Held: end.Held, Err: end.Err}
+}
+
+// lost is a loss that a store told; since is how long ago that was true.
+func (h *hold) lost(reason LossReason, since time.Duration, err error) *LostError {
+	return &LostError{Token: h.token, Reason: reason, Held: watchdog.Since(h.sent) - since, Err: err}
+}
+
+func (h *hold) exceededError(held time.Duration) error {
+	if held == 0 {
+		return fmt.Errorf("%w: %s", ErrLeaseExceeded, h.token)
+	}
+	return fmt.Errorf("%w after %v: %s", ErrLeaseExceeded, held.Round(time.Millisecond), h.token)
+}
+
+func lossOfState(s Ownership) LossReason {
+	if s == Taken {
+		return TakenByOther
+	}
+	return Vanished
+}
+
+// notHeldError carries a store's definite answer through the watchdog.
+type notHeldError struct{ state Ownership }
+
+func (e *notHeldError) Error() string { return "store says " + e.state.String() }
+func (e *notHeldError) Unwrap() error { return watchdog.ErrNotHeld }
+
+// renew is what the watchdog calls with the leases that are due.
+func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
+	reqs := make([]RenewRequest, len(batch))
+	for i, r := range batch {
+		h := r.Lease.Value().(*hold)
+		reqs[i] = RenewRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, TTL: r.TTL}
+	}
+	results := l.store.Renew(ctx, reqs)
+	errs := make([]error, len(batch))
+	for i := range batch {
+		switch {
+		case i >= len(results):
+			errs[i] = fmt.Errorf("%w: no result for a renewal", ErrUnavailable)
+		case results[i].Err != nil:
+			errs[i] = results[i].Err
+		case results[i].State != Owned:
+			errs[i] = &notHeldError{results[i].State}
+		}
+	}
+	// One batch is one call: it counts once, as a failure only if nothing in
+	// it was answered.
+	verdict := errs[0]
+	for _, err := range errs {
+		if err == nil || errors.Is(err, watchdog.ErrNotHeld) {
+			verdict = nil
+		}
+	}
+	l.report(verdict)
+	return errs
+}
+
+// watch puts the lease under the watchdog.
+func (h *hold) watch(c call) {
+	l := h.locker
+	spec := watchdog.Spec{
+		Sent: h.sent, TTL: c.ttl, Limit: c.limit, MaxRenewals: h.resource.cfg.MaxRenewals, Value: h,
+		OnEnd: func(end watchdog.End) { h.finish(h.endError(end)) },
+	}
+	if f := l.cfg.Observer.Renewed; f != nil {
+		spec.OnRenewed = func(r watchdog.Renewed) {
+			emit(l.notify, f, RenewedEvent{Labels: l.notify.labels(h.token), At: time.Now(), Token: h.token,
+				TTL: r.TTL, Latency: r.Latency, Count: r.Count})
+		}
+	}
+	if c.expect > 0 {
+		spec.Overdue = 3 * c.expect
+		spec.OnOverdue = func() {
+			held := watchdog.Since(h.sent)
+			l.notify.say(slog.LevelWarn, "tierlock: held longer than expected", h.token,
+				slog.Duration("held", held), slog.Duration("expect", c.expect))
+			emit(l.notify, l.cfg.Observer.Overdue, OverdueEvent{Labels: l.notify.labels(h.token), At: time.Now(),
+				Token: h.token, Held: held, Expect: c.expect})
+		}
+	}
+	lease := l.dog.Watch(spec)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lease = lease
+	if h.live == 0 {
+		lease.Pause() // the caller's context ended before there was a lease to pause
+	}
+}
+
+// abandon ends a hold that nobody was given.
+func (h *hold) abandon(k *Lock, cause error) {
+	if k.stopCtx != nil {
+		k.stopCtx()
+	}
+	h.lease.Stop(context.Background()) // no renewal is due yet: it does not wait
+	h.mu.Lock()
+	h.handles, h.releasing = nil, true
+	h.mu.Unlock()
+	k.cancel(cause)
+	h.finish(ErrReleased)
+}

@@ -1,0 +1,227 @@
+package tierlock
+
+import (
+	"container/list"
+	"hash/maphash"
+	"sync"
+	"time"
+)
+
+// lines keeps, for each key that this process wants or has, one queue: so one
+// caller at a time asks the store for the key, and the others wait for their
+// turn in the order in which they came. A line exists only while somebody
+// stands in it.
+type lines struct {
+	seed   maphash.Seed
+	shards [64]lineShard
+}
+
+type lineShard struct {
+	mu sync.Mutex
+	m  map[Name]*line
+}
+
+func newLines() *lines {
+	ls := &lines{seed: maphash.MakeSeed()}
+	for i := range ls.shards {
+		ls.shards[i].m = make(map[Name]*line)
+	}
+	return ls
+}
+
+func (ls *lines) shard(name Name) *lineShard {
+	return &ls.shards[maphash.Comparable(ls.seed, name)%uint64(len(ls.shards))]
+}
+
+// line is the queue of one key. Its fields are guarded by the shard's mutex.
+//
+// Whoever is not queued is active: a contender, which asks the store, or a
+// holder. There is one active place at a time, except that callers with the
+// explicit holder id of the present holders become active at once: they would
+// else wait for themselves.
+type line struct {
+	active   int
+	holds    int
+	explicit string // the id that all active places share, "" if anonymous
+	holder   Token  // of the latest hold in this process
+	queue    list.List
+
+	// What the store said to the present contender, and to those who
+	// stood in line behind it.
+	heldAt   time.Time // last time that the key was known to be held
+	held     Token     // by whom, as far as known
+	answered bool      // the present contender was told "held" last
+	failed   error     // the store's last failure since then
+	change   chan struct{}
+}
+
+type placeState uint8
+
+const (
+	placeQueued placeState = iota
+	placeActive            // contends for the key
+	placeHolds
+	placeLeft
+)
+
+// place is one caller's place in a line.
+type place struct {
+	shard    *lineShard
+	line     *line
+	name     Name
+	explicit string
+	since    time.Time
+	turn     chan struct{} // closed when the place becomes active
+	elem     *list.Element
+	state    placeState
+}
+
+// enter gives the caller a place: an active one if the line is free for it,
+// else the last in the queue.
+func (ls *lines) enter(name Name, explicit string) *place {
+	s := ls.shard(name)
+	p := &place{shard: s, name: name, explicit: explicit, since: time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ln := s.m[name]
+	if ln == nil {
+		ln = &line{}
+		s.m[name] = ln
+	}
+	p.line = ln
+	if ln.active == 0 && ln.queue.Len() == 0 || ln.joinableLocked(explicit) {
+		ln.activateLocked(p)
+		return p
+	}
+	p.turn = make(chan struct{})
+	p.elem = ln.queue.PushBack(p)
+	return p
+}
+
+func (ln *line) joinableLocked(explicit string) bool {
+	return explicit != "" && ln.holds > 0 && ln.explicit == explicit
+}
+
+func (ln *line) activateLocked(p *place) {
+	if p.elem != nil {
+		ln.queue.Remove(p.elem)
+		p.elem = nil
+	}
+	if ln.active == 0 {
+		ln.explicit = p.explicit
+		ln.answered, ln.failed = false, nil
+	}
+	ln.active++
+	p.state = placeActive
+	if p.turn != nil {
+		close(p.turn)
+	}
+}
+
+// changedLocked wakes the callers that look at what the line knows without
+// queueing for the key.
+func (ln *line) changedLocked() {
+	if ln.change != nil {
+		close(ln.change)
+		ln.change = nil
+	}
+}
+
+// active reports whether the place may contend.
+func (p *place) active() bool {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	return p.state == placeActive
+}
+
+// answer records what the store said to the contender.
+func (p *place) answer(held bool, holder Token, failed error) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	ln := p.line
+	ln.answered, ln.failed = held, failed
+	if held {
+		ln.heldAt, ln.held = time.Now(), holder
+	}
+	ln.changedLocked()
+}
+
+// hold turns a contender into a holder, and lets those in who may enter the
+// same hold.
+func (p *place) hold(t Token) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	ln := p.line
+	p.state = placeHolds
+	ln.holds++
+	ln.holder = t
+	ln.heldAt, ln.held, ln.failed = time.Now(), t, nil
+	ln.changedLocked()
+	for e := ln.queue.Front(); e != nil; {
+		next := e.Next()
+		if q := e.Value.(*place); ln.joinableLocked(q.explicit) {
+			ln.activateLocked(q)
+		}
+		e = next
+	}
+}
+
+// leave gives the place up, whatever it is, and passes the turn on. It is
+// idempotent, and safe to call at the very moment at which the turn comes.
+func (p *place) leave() {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	ln := p.line
+	switch p.state {
+	case placeLeft:
+		return
+	case placeQueued:
+		ln.queue.Remove(p.elem)
+		p.elem = nil
+	case placeHolds:
+		ln.holds--
+		ln.heldAt = time.Now()
+		ln.active--
+	case placeActive:
+		ln.active--
+	}
+	p.state = placeLeft
+	if ln.active == 0 {
+		ln.changedLocked()
+		if front := ln.queue.Front(); front != nil {
+			ln.activateLocked(front.Value.(*place))
+		} else {
+			delete(p.shard.m, p.name)
+		}
+	}
+}
+
+// knowledge is what a line knows about its key.
+type knowledge struct {
+	active    bool          // the asking place has the turn
+	held      bool          // known to be held since the place was entered
+	contended bool          // the contender in front was told "held", perhaps before that
+	holder    Token         // by whom, as far as known
+	failed    error         // the store's last failure, if that is younger
+	change    chan struct{} // closed when there is more to know
+}
+
+// knows tells the caller in place p what the line knows, without its asking
+// the store.
+func (p *place) knows() knowledge {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	ln := p.line
+	k := knowledge{active: p.state == placeActive, contended: ln.answered, holder: ln.held, failed: ln.failed}
+	switch {
+	case ln.holds > 0:
+		k.held, k.holder = true, ln.holder
+	case !ln.heldAt.IsZero() && !ln.heldAt.Before(p.since):
+		k.held = true
+	}
+	if ln.change == nil {
+		ln.change = make(chan struct{})
+	}
+	k.change = ln.change
+	return k
+}

@@ -1,0 +1,201 @@
+package tierlock
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"golang.org/x/sync/errgroup"
+)
+
+// undoer repeats releases in the background: of leases that a store may have
+// granted without our seeing it, and of releases that were not confirmed. Its
+// goroutine exists only while there is something to undo.
+type undoer struct {
+	locker *Locker
+
+	mu      sync.Mutex
+	tasks   map[string]*undoTask // by lease
+	running bool
+	wake    chan struct{} // capacity 1
+	done    chan struct{} // closed when the goroutine ends
+	closed  bool
+}
+
+// undoTask is one lease to give up.
+type undoTask struct {
+	req       ReleaseRequest
+	token     Token
+	keepUntil time.Time // for MinHold; else in the past
+	// settled is the moment after which the store executes nothing that was
+	// sent for this lease before: an answer to a release sent later is final.
+	// One sent sooner may have overtaken the acquire that it undoes.
+	settled time.Time
+	// until is when the key has expired in any case.
+	until time.Time
+
+	next time.Time
+}
+
+const (
+	undoFirst    = 20 * time.Millisecond
+	undoMax      = 250 * time.Millisecond
+	undoParallel = 32
+)
+
+// add takes a task. After close nothing is taken: the key is left to its TTL.
+func (u *undoer) add(t undoTask) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return
+	}
+	if u.tasks == nil {
+		u.tasks = make(map[string]*undoTask)
+		u.wake = make(chan struct{}, 1)
+	}
+	u.tasks[t.req.Lease] = &t
+	if !u.running {
+		u.running = true
+		u.done = make(chan struct{})
+		go u.run(u.done)
+		return
+	}
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (u *undoer) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.tasks)
+}
+
+func (u *undoer) run(done chan struct{}) {
+	defer close(done)
+	// The store is the same for all: what fails for one fails for all, so one
+	// backoff paces the lot.
+	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(undoFirst),
+		backoff.WithMaxInterval(undoMax), backoff.WithMaxElapsedTime(0))
+	for {
+		due, wait, ok := u.due()
+		if !ok {
+			return
+		}
+		if len(due) == 0 {
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-u.wake:
+			}
+			timer.Stop()
+			continue
+		}
+		if !u.try(due[0]) {
+			u.postpone(due, pace.NextBackOff())
+			continue
+		}
+		pace.Reset()
+		var group errgroup.Group
+		group.SetLimit(undoParallel)
+		for _, t := range due[1:] {
+			group.Go(func() error {
+				if !u.try(t) {
+					u.postpone([]*undoTask{t}, undoFirst)
+				}
+				return nil
+			})
+		}
+		_ = group.Wait() // try reports by itself
+	}
+}
+
+// due gives the tasks that are due, or how long until one is. It is not ok
+// when there is none, or no more work is wanted; the goroutine then has to end.
+func (u *undoer) due() (due []*undoTask, wait time.Duration, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	wait = time.Hour
+	for lease, t := range u.tasks {
+		switch {
+		case now.After(t.until):
+			delete(u.tasks, lease)
+		case now.Before(t.next):
+			wait = min(wait, t.next.Sub(now))
+		default:
+			due = append(due, t)
+		}
+	}
+	if len(u.tasks) == 0 || u.closed {
+		u.running = false
+		return nil, 0, false
+	}
+	return due, wait, true
+}
+
+// try releases once. It reports whether the store answered.
+func (u *undoer) try(t *undoTask) bool {
+	l := u.locker
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CallTimeout)
+	defer cancel()
+	sent := time.Now()
+	req := t.req
+	req.Keep = max(0, t.keepUntil.Sub(sent))
+	state, err := l.store.Release(ctx, req)
+	l.report(err)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err != nil {
+		return false
+	}
+	if sent.Before(t.settled) {
+		t.next = t.settled
+		return true
+	}
+	delete(u.tasks, t.req.Lease)
+	l.notify.say(slog.LevelDebug, "tierlock: undone", t.token, slog.String("was", state.String()))
+	return true
+}
+
+func (u *undoer) postpone(ts []*undoTask, d time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	next := time.Now().Add(d)
+	for _, t := range ts {
+		t.next = next
+	}
+}
+
+// close waits until all is undone, at most until ctx ends, and takes no more.
+// It returns how many leases are left to their TTL.
+func (u *undoer) close(ctx context.Context) int {
+	u.mu.Lock()
+	done, running := u.done, u.running
+	u.mu.Unlock()
+	if running {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+	u.mu.Lock()
+	u.closed = true
+	left := len(u.tasks)
+	done, running = u.done, u.running
+	if running {
+		select {
+		case u.wake <- struct{}{}:
+		default:
+		}
+	}
+	u.mu.Unlock()
+	if running {
+		<-done // one call at most is under way: CallTimeout
+	}
+	return left
+}
