@@ -150,19 +150,18 @@ func (h *hold) release() error {
 	cancel()
 	l.report(err)
 	latency := time.Since(sent)
+	if err != nil || sent.Before(h.settled) {
+		// Not confirmed; or an earlier attempt of this acquisition, whose
+		// answer was lost, may still be executed and grant the lease anew.
+		// The lease may have its whole TTL by a renewal sent just before.
+		l.undo.add(undoTask{req: req, token: h.token, keepUntil: keepUntil, settled: laterOf(sent, h.settled),
+			until: laterOf(sent, h.settled).Add(h.token.TTL + l.cfg.CallTimeout)})
+	}
 	switch {
 	case err != nil:
-		// The lease may have been given its whole TTL by a renewal sent just
-		// before.
-		l.undo.add(undoTask{req: req, token: h.token, keepUntil: keepUntil, settled: sent, until: sent.Add(h.token.TTL + l.cfg.CallTimeout)})
 		if loss == nil {
 			err = fmt.Errorf("tierlock: unlock %s: release not confirmed: %w", h.token, err)
 		}
-	case sent.Before(h.settled):
-		// An earlier attempt of this acquisition, whose answer was lost, may
-		// still be executed, and grant the lease anew: release it once more.
-		l.undo.add(undoTask{req: req, token: h.token, keepUntil: keepUntil, settled: h.settled, until: h.settled.Add(h.token.TTL)})
-		fallthrough
 	case loss == nil && state != Owned && time.Since(stopped) < left:
 		// By our clock the lease still ran when this answer came: the store
 		// lost it, or somebody deleted it. (Later it may just have expired
@@ -363,4 +362,11 @@ func (h *hold) abandon(k *Lock, cause error) {
 	h.mu.Unlock()
 	k.cancel(cause)
 	h.finish(ErrReleased)
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -1,0 +1,333 @@
+package tierlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tierlock/tierlock/watchdog"
+)
+
+// Pauses of the acquire loop.
+const (
+	// With push, a waiter reads the key this often at least; the push only
+	// makes it sooner.
+	pollWithPush = time.Second
+	// Without push, at random between these two.
+	pollMin, pollMax = 50 * time.Millisecond, 250 * time.Millisecond
+	// After an answer that was lost or late.
+	retryMin, retryMax = 20 * time.Millisecond, 80 * time.Millisecond
+	// A watch that could not be had is asked for again after this.
+	rewatch = 2 * time.Second
+)
+
+// contend asks the store for the key until it is granted, the wait is over or
+// an error is final. The steps are: acquire; where the key is held, watch it
+// and acquire again (a release before the watch was live went unseen); then
+// sleep until a signal, and acquire, or until the poll, and read.
+func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
+	var watch Watch
+	var watchAt time.Time
+	defer func() {
+		if watch != nil {
+			watch.Close()
+		}
+	}()
+	l := a.locker
+	read := false // look before the next attempt
+	for {
+		if err := a.stopped(ctx); err != nil {
+			return nil, err
+		}
+		if !l.store.breaker.Allow(time.Now()) {
+			if !a.patient() {
+				return nil, a.downError()
+			}
+			if err := a.pause(ctx, jitter(retryMin, retryMax)+l.store.breaker.Wait(time.Now()), nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		var left time.Duration
+		var err error
+		if read {
+			left, err = a.read(ctx)
+			if err == nil && left == 0 {
+				read = false
+				continue
+			}
+		} else {
+			var k *Lock
+			if k, left, err = a.attempt(ctx); k != nil {
+				return k, nil
+			}
+		}
+		if err != nil {
+			// Also after a failed read the next step is an attempt.
+			read = false
+			if stop := a.failure(ctx, err); stop != nil {
+				return nil, stop
+			}
+			if err := a.pause(ctx, jitter(retryMin, retryMax), nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if a.call.noWait {
+			return nil, errWaitOver
+		}
+		if watch == nil && !time.Now().Before(watchAt) {
+			watchAt = time.Now().Add(rewatch)
+			if watch = a.watch(ctx); watch != nil {
+				read = false
+				continue
+			}
+		}
+		var signal <-chan struct{}
+		poll := jitter(pollMin, pollMax)
+		if watch != nil {
+			signal, poll = watch.C(), pollWithPush
+		}
+		if left > 0 {
+			poll = min(poll, left+time.Millisecond)
+		}
+		read = true
+		switch err := a.pause(ctx, poll, signal); {
+		case errors.Is(err, errSignal):
+			read = false
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// attempt asks for the lease once.
+func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration, err error) {
+	l := a.locker
+	if a.token.Lease == "" {
+		a.token = l.newToken(a.name, a.call, a.resource.cfg)
+	}
+	ttl := a.call.ttl
+	margin := watchdog.Margin(ttl)
+	budget := min(l.cfg.CallTimeout, (ttl-margin)/2)
+	if left, bounded := a.waitLeft(); bounded {
+		budget = min(budget, max(left, time.Millisecond))
+	}
+	a.token.ClientTime = time.Now().Truncate(time.Microsecond)
+	callCtx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	// Belief is counted from here: before the request is sent.
+	sent, sentAt := watchdog.Now(), time.Now()
+	res, err := l.store.Acquire(callCtx, AcquireRequest{Name: a.name, TTL: ttl, Budget: min(budget, margin/2),
+		Token: a.token, Explicit: a.call.holder != ""})
+	a.latency = time.Since(sentAt)
+	switch {
+	case err == nil && res.Granted:
+		l.report(nil)
+		k, err = a.grant(ctx, sent, res)
+		return k, 0, err
+	case err == nil:
+		l.report(nil)
+		a.held, a.holder, a.failed = true, res.Token, nil
+		a.place.answer(true, res.Token, nil)
+		return nil, res.Left, nil
+	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured):
+		// Answers, too: nothing was changed, and the store is up.
+		l.report(err)
+	default:
+		a.dirty = true
+		a.settled = time.Now().Add(2*budget + 50*time.Millisecond)
+		if !a.telling(ctx, callCtx, budget) {
+			return nil, 0, err
+		}
+		l.report(err)
+	}
+	a.place.answer(false, Token{}, err)
+	return nil, 0, err
+}
+
+// telling reports whether a failed call says something about the store: not
+// where our own time limit or the caller's context may have cut it short.
+func (a *acquisition) telling(ctx, callCtx context.Context, budget time.Duration) bool {
+	return ctx.Err() == nil && (callCtx.Err() == nil || budget >= a.locker.cfg.CallTimeout)
+}
+
+// grant makes the hold of a granted lease, unless it comes too late for
+// anybody to want it.
+func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, res AcquireResult) (*Lock, error) {
+	l, r := a.locker, a.resource
+	h := &hold{locker: l, resource: r, name: a.name, token: res.Token, explicit: a.call.holder != "",
+		place: a.place, sent: sent, settled: a.settled}
+	k := h.open(ctx, 0)
+	a.place.hold(h.token)
+	l.holds.add(h)
+	if n := r.holds.Add(1); r.cfg.MaxHolds > 0 && n > int64(r.cfg.MaxHolds) {
+		emit(l.notify, l.cfg.Observer.TooManyHolds, TooManyHoldsEvent{Labels: l.notify.labels(h.token),
+			At: time.Now(), Holds: int(n), Want: r.cfg.MaxHolds})
+		l.notify.say(slog.LevelWarn, "tierlock: more holds than expected", h.token,
+			slog.Int64("holds", n), slog.Int("want", r.cfg.MaxHolds))
+	}
+	h.watch(a.call)
+
+	// Whoever ended the hold meanwhile (a lease that came too late, the
+	// caller's context, Close) wins: the key is given back.
+	var err error
+	switch {
+	case h.lossOnly() != nil:
+		err = fmt.Errorf("%w: the grant came too late: %w", ErrUnavailable, h.lossOnly())
+	case ctx.Err() != nil:
+		err = contextError(ctx)
+	case a.isClosing():
+		err = ErrClosed
+	}
+	if err == nil {
+		return k, nil
+	}
+	h.abandon(k, err)
+	a.dirty = true // settled stays: only an earlier attempt can still be under way
+	return nil, err
+}
+
+// failure says what an attempt's error means for the call: nil to go on.
+func (a *acquisition) failure(ctx context.Context, err error) error {
+	a.failed = err
+	switch {
+	case errors.Is(err, ErrMisconfigured), errors.Is(err, ErrClosed):
+		return err
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	case a.call.noWait:
+		return errWaitOver
+	}
+	return nil
+}
+
+// patient reports whether the call goes on while the store is down: only if
+// it was told to, or if it already waits for a key known to be held.
+func (a *acquisition) patient() bool {
+	return a.call.untilDone || a.held && !a.call.noWait
+}
+
+func (a *acquisition) downError() error {
+	a.failed = ErrUnavailable
+	if last := a.locker.store.lastErr.Load(); last != nil {
+		a.failed = fmt.Errorf("%w: not tried after repeated failures, the last: %w", ErrUnavailable, *last)
+	}
+	return errWaitOver
+}
+
+// read looks whether the key is free: then it gives 0, else a positive time.
+func (a *acquisition) read(ctx context.Context) (time.Duration, error) {
+	l := a.locker
+	budget := l.cfg.CallTimeout
+	if left, bounded := a.waitLeft(); bounded {
+		budget = min(budget, left)
+	}
+	callCtx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	rec, err := l.store.Inspect(callCtx, a.name)
+	if err != nil {
+		if a.telling(ctx, callCtx, budget) {
+			l.report(err)
+		}
+		return 0, err
+	}
+	l.report(nil)
+	if !rec.Held || rec.Token.Lease == a.token.Lease {
+		return 0, nil // free, or ours by a grant whose answer was lost
+	}
+	if a.call.holder != "" && rec.Token.Holder == a.call.holder {
+		return 0, nil // perhaps to be entered: only an attempt tells
+	}
+	a.held, a.holder, a.failed = true, rec.Token, nil
+	a.place.answer(true, rec.Token, nil)
+	return max(rec.Left, time.Millisecond), nil
+}
+
+func (a *acquisition) watch(ctx context.Context) Watch {
+	w, ok := a.locker.store.Store.(Watcher)
+	if !ok {
+		return nil
+	}
+	budget := a.locker.cfg.CallTimeout
+	if left, bounded := a.waitLeft(); bounded {
+		budget = min(budget, left)
+	}
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	watch, err := w.Watch(ctx, a.name)
+	if err != nil {
+		return nil // polling serves
+	}
+	return watch
+}
+
+var errSignal = errors.New("signal")
+
+// pause sleeps for d. It returns errSignal on a signal, and otherwise what
+// ended the whole wait, if anything did.
+func (a *acquisition) pause(ctx context.Context, d time.Duration, signal <-chan struct{}) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-signal:
+		return errSignal
+	case <-a.over():
+		return errWaitOver
+	case <-ctx.Done():
+		return contextError(ctx)
+	case <-a.locker.closing:
+		return ErrClosed
+	}
+}
+
+// over is ready when the wait is over; it never is for a call that waits
+// until its context ends.
+func (a *acquisition) over() <-chan time.Time {
+	left, bounded := a.waitLeft()
+	if !bounded || a.call.noWait {
+		return nil
+	}
+	if a.timer == nil {
+		a.timer = time.NewTimer(left)
+	}
+	return a.timer.C
+}
+
+// waitLeft is what is left of the wait. A call that does not wait has no such
+// bound: its one attempt has the store's.
+func (a *acquisition) waitLeft() (time.Duration, bool) {
+	if a.call.untilDone || a.call.noWait {
+		return 0, false
+	}
+	return a.call.wait - time.Since(a.start), true
+}
+
+func (a *acquisition) stopped(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	if a.isClosing() {
+		return ErrClosed
+	}
+	if left, bounded := a.waitLeft(); bounded && left <= 0 {
+		return errWaitOver
+	}
+	return nil
+}
+
+func (a *acquisition) isClosing() bool {
+	select {
+	case <-a.locker.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+func jitter(from, to time.Duration) time.Duration { return from + rand.N(to-from) }
