@@ -1,0 +1,79 @@
+// Package tierlock takes distributed locks for Go services. It is a library:
+// each process embeds it, and there is no server of its own. The main path
+// must be fast, the degraded path must not be rotten, every lock must be
+// traceable.
+//
+// # The door most callers take
+//
+// Open a store, register the kinds of lock, and run work under a lock with
+// [ResourceHandle.Do]:
+//
+//	rdb, err := redisstore.Open(redisstore.RecommendedOptions("10.0.0.1:6379"))
+//	…
+//	locker, err := tierlock.New(tierlock.Config{
+//		App: "order", Namespace: "prod",
+//		Stores:    []tierlock.Store{rdb},
+//		Resources: []tierlock.Resource{{Name: "order:settle", Wait: 3 * time.Second}},
+//	})
+//	…
+//	settle, err := locker.Resource("order:settle")
+//	…
+//	err = settle.Do(ctx, orderID, func(ctx context.Context) error {
+//		return pay(ctx, orderID, tierlock.TokenFrom(ctx).Fence)
+//	})
+//
+// The lease is renewed while the function runs, its context ends when the lock
+// is lost, and it is unlocked when the function returns, panics or calls
+// runtime.Goexit. [ResourceHandle.Lock] and [Lock.Unlock] are the same in two
+// halves.
+//
+// # What is guaranteed
+//
+//   - Belief ends first. The holder's context ends by the holder's own clock,
+//     counted from before the request was sent, a margin (a tenth of the lease)
+//     before the store lets anybody else in. No answer of a store, late or
+//     lost, prolongs it.
+//   - After an error nothing stays. Where an answer was lost or a call given
+//     up, the grant is undone in the background, and a request that reaches the
+//     store later than its caller cared is refused there.
+//   - Nothing renews after Unlock, after a loss, or after the caller's context
+//     has ended.
+//   - Waiting is first come, first served inside a process, and one caller per
+//     key and process asks the store. Contention is never taken for an outage,
+//     nor an outage for contention.
+//   - Fences grow. Each new hold of a key has a larger [Token].Fence, over
+//     releases, expiries and FLUSHALL, as long as the store's clock does not
+//     step back while it has lost its data.
+//
+// # What is not
+//
+//   - No lease excludes effects. A process may stop between looking at its
+//     context and writing, for longer than its lease. Let the protected
+//     resource compare the fence: UPDATE … SET fence = ? … WHERE fence <= ?
+//     (not <: two writes in one hold must both pass).
+//   - One Redis is not a quorum, with replicas, Sentinel or Cluster neither: a
+//     failover may lose a key whose holder is alive, and let another in. Such
+//     holds are [FencedOnly].
+//   - A lock is neither idempotency nor a transaction. What must not happen
+//     twice needs a unique key in the business table.
+//   - Suspend is noticed on Linux only; elsewhere the monotonic clock stops
+//     while the machine sleeps, and a woken holder believes too long.
+//
+// # What to do on an error
+//
+//   - [ErrHeld]: another holds the key. Answer "busy", or try later.
+//   - [ErrUnavailable]: the store did not answer; nothing is held. Fail the
+//     request, or queue it.
+//   - [ErrLost]: the hold ended early. The outcome of what ran under it is
+//     unknown: look it up (reconcile) before it is repeated or reported.
+//   - [ErrLeaseExceeded]: the work took longer than its bound. As ErrLost.
+//   - [ErrReentrant]: a programming error, the line that deadlocks itself.
+//   - [ErrMisconfigured], [ErrInvalid]: for the operator, or the author.
+//
+// # Reading the code
+//
+// [ResourceHandle.Do] in locker.go; the acquire loop in acquire.go and
+// contend.go, with the queue in line.go; the [Store] contract in store.go;
+// package watchdog, which keeps belief; hold.go, where a hold ends; then one
+// store, such as package redisstore.
+package tierlock
