@@ -1,0 +1,307 @@
+package rig
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// pipeLimit is how much one direction of a connection keeps before its
+	// sender has to wait.
+	pipeLimit = 4 << 20
+	// dripsPerSecond is into how many pieces Drip cuts a second's bytes.
+	dripsPerSecond = 50
+	dialWithin     = 10 * time.Second
+)
+
+// link is one client's connection and the one to the server that it is
+// forwarded over. All fields are guarded by the proxy's mutex; only reads,
+// writes and the dial run without it.
+//
+// Each direction has a reader, which takes bytes from one socket into the pipe
+// whatever the mode is, and a writer, which takes them out when it may.
+type link struct {
+	p      *Proxy
+	client *net.TCPConn
+	server *net.TCPConn // nil until dialled
+	dead   bool
+	pipes  [2]pipe // by direction
+}
+
+// pipe is what has come for one direction and was not forwarded yet.
+type pipe struct {
+	changed *sync.Cond // any change of this pipe, its link's death, the proxy's settings
+	queue   []chunk
+	queued  int       // bytes in queue
+	writing bool      // the writer is in Write with the head of queue
+	lost    bool      // bytes were dropped: nothing may follow them
+	done    bool      // the end of the stream was forwarded
+	next    time.Time // the earliest moment for the next piece, under Drip
+}
+
+// chunk is a piece of a stream, or its end.
+type chunk struct {
+	data []byte
+	due  time.Time
+	end  ending
+}
+
+type ending uint8
+
+const (
+	goesOn ending = iota
+	closes        // the sender closed its side
+	resets        // the sender reset the connection
+)
+
+func newLinkLocked(p *Proxy, client *net.TCPConn) {
+	l := &link{p: p, client: client}
+	for d := range l.pipes {
+		l.pipes[d].changed = sync.NewCond(&p.mu)
+	}
+	p.links[l] = true
+	p.wg.Add(2)
+	go l.read(toServer, client)
+	go l.connect()
+}
+
+// connect dials the server as soon as requests may pass and then starts the
+// other three goroutines. Until then the server sees nothing of the link.
+func (l *link) connect() {
+	defer l.p.wg.Done()
+	p := l.p
+	p.mu.Lock()
+	for !l.dead && !p.forwardsLocked(toServer) {
+		l.pipes[toServer].changed.Wait()
+	}
+	dead := l.dead
+	p.mu.Unlock()
+	if dead {
+		return
+	}
+	dialer := net.Dialer{Timeout: dialWithin}
+	conn, err := dialer.DialContext(p.ctx, "tcp", p.target)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		l.resetLocked()
+		return
+	}
+	l.server = conn.(*net.TCPConn)
+	if l.dead { // while we dialled
+		reset(l.server)
+		return
+	}
+	p.wg.Add(3)
+	go l.read(toClient, l.server)
+	go l.write(toServer, l.server)
+	go l.write(toClient, l.client)
+}
+
+func (l *link) read(d direction, src net.Conn) {
+	defer l.p.wg.Done()
+	pp := &l.pipes[d]
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if !l.took(d, buf[:n], err) || err != nil {
+			return
+		}
+		l.p.mu.Lock()
+		for !l.dead && pp.queued >= pipeLimit {
+			pp.changed.Wait()
+		}
+		l.p.mu.Unlock()
+	}
+}
+
+// took puts what a read returned into the pipe and reports whether the link
+// still lives.
+func (l *link) took(d direction, data []byte, err error) bool {
+	p := l.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.dead {
+		return false
+	}
+	pp := &l.pipes[d]
+	due := time.Now().Add(p.delay[d])
+	if len(data) > 0 {
+		pp.queue = append(pp.queue, chunk{data: append([]byte(nil), data...), due: due})
+		pp.queued += len(data)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		pp.queue = append(pp.queue, chunk{due: due, end: closes})
+	case err != nil:
+		pp.queue = append(pp.queue, chunk{due: due, end: resets})
+	}
+	// While the writer is in Write the head of the queue is its own; the method
+	// that closes the direction waits for it and then drops the queue itself.
+	if !pp.writing && (p.dropsLocked(d) || pp.lost) {
+		pp.dropLocked()
+	}
+	pp.changed.Broadcast()
+	return true
+}
+
+// dropLocked loses what the pipe holds. The writer must not be in Write.
+func (pp *pipe) dropLocked() {
+	if len(pp.queue) > 0 {
+		pp.lost = true
+	}
+	pp.queue, pp.queued = nil, 0
+	pp.changed.Broadcast()
+}
+
+func (l *link) write(d direction, dst *net.TCPConn) {
+	p := l.p
+	defer p.wg.Done()
+	pp := &l.pipes[d]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		c, ok := l.nextLocked(d)
+		if !ok {
+			return
+		}
+		switch c.end {
+		case resets:
+			l.resetLocked()
+			return
+		case closes:
+			pp.queue, pp.done = nil, true
+			if l.pipes[toServer].done && l.pipes[toClient].done {
+				l.closeLocked()
+			} else if err := dst.CloseWrite(); err != nil {
+				l.resetLocked()
+			}
+			return
+		}
+		data := c.data
+		if p.rate > 0 {
+			data = data[:min(len(data), max(1, p.rate/dripsPerSecond))]
+			now := time.Now()
+			if pp.next.Before(now) {
+				pp.next = now
+			}
+			pp.next = pp.next.Add(time.Duration(len(data)) * time.Second / time.Duration(p.rate))
+		}
+		// Clearing the deadline and setting writing is one step under the
+		// mutex: stopWritingLocked sees either no write or one that the
+		// deadline it sets will end, begun or not.
+		pp.writing = true
+		dst.SetWriteDeadline(time.Time{})
+		p.mu.Unlock()
+		n, err := dst.Write(data)
+		p.mu.Lock()
+		pp.writing = false
+		pp.changed.Broadcast()
+		if l.dead {
+			// The write ended before the reset did, but counting it only now
+			// would move the counter of a direction that is closed meanwhile.
+			return
+		}
+		p.forwarded[d] += int64(n)
+		pp.queued -= n
+		if n == len(pp.queue[0].data) {
+			pp.queue[0] = chunk{}
+			pp.queue = pp.queue[1:]
+		} else {
+			pp.queue[0].data = pp.queue[0].data[n:]
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			l.resetLocked()
+			return
+		}
+	}
+}
+
+// nextLocked waits until the head of the pipe may be forwarded; it is false once
+// the link is dead.
+func (l *link) nextLocked(d direction) (chunk, bool) {
+	pp := &l.pipes[d]
+	for !l.dead {
+		if len(pp.queue) == 0 || pp.lost || !l.p.forwardsLocked(d) {
+			pp.changed.Wait()
+			continue
+		}
+		head := pp.queue[0]
+		at := head.due
+		if l.p.rate > 0 && pp.next.After(at) {
+			at = pp.next
+		}
+		wait := time.Until(at)
+		if wait <= 0 {
+			return head, true
+		}
+		timer := time.AfterFunc(wait, func() {
+			l.p.mu.Lock()
+			defer l.p.mu.Unlock()
+			pp.changed.Broadcast()
+		})
+		pp.changed.Wait()
+		timer.Stop()
+	}
+	return chunk{}, false
+}
+
+// stopWritingLocked returns when the direction is closed and nothing is being
+// written in it, or when it is open. A write may be blocked by a peer that does
+// not read, so it is broken off; what it had not written stays in the pipe.
+func (l *link) stopWritingLocked(d direction) {
+	pp := &l.pipes[d]
+	for pp.writing && !l.dead && !l.p.forwardsLocked(d) {
+		dst := l.client
+		if d == toServer {
+			dst = l.server
+		}
+		dst.SetWriteDeadline(time.Unix(1, 0))
+		pp.changed.Wait()
+	}
+}
+
+// resetLocked ends both connections with a reset. Closing a socket waits for
+// nothing but its readers and writers to leave the system call, which they do
+// at once and without the mutex.
+func (l *link) resetLocked() {
+	if l.endLocked() {
+		reset(l.client)
+		if l.server != nil {
+			reset(l.server)
+		}
+	}
+}
+
+// closeLocked ends a link that both sides have closed.
+func (l *link) closeLocked() {
+	if l.endLocked() {
+		l.client.Close()
+		l.server.Close()
+	}
+}
+
+func (l *link) endLocked() bool {
+	if l.dead {
+		return false
+	}
+	l.dead = true
+	delete(l.p.links, l)
+	for d := range l.pipes {
+		l.pipes[d].queue, l.pipes[d].queued = nil, 0
+		l.pipes[d].changed.Broadcast()
+	}
+	return true
+}
+
+// reset closes a connection so that the peer gets a reset instead of an end of
+// stream, and unsent bytes are lost.
+func reset(c *net.TCPConn) {
+	c.SetLinger(0)
+	c.Close()
+}

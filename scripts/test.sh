@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Runs the tests of every module, or of the folders given as arguments. A module
+# that fails does not keep the others from running; the exit code tells.
+#
+# TEST_MINUTES bounds the whole run, compiling included (default 19).
+set -euo pipefail
+scripts="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+cd "$scripts/.."
+
+# Off, so that each module is tested with the requirements that its user gets.
+export GOWORK=off
+
+minutes="${TEST_MINUTES:-19}"
+end=$((SECONDS + minutes * 60))
+
+if [ "$#" -eq 0 ]; then
+	modules="$("$scripts/modules.sh")"
+	while IFS= read -r module; do
+		set -- "$@" "$module"
+	done <<<"$modules"
+fi
+
+# Each go test runs in a process group of its own, which this ends when it is
+# interrupted: otherwise the tests would go on alone.
+set -m
+pid=
+trap '[ -z "$pid" ] || kill -TERM -- "-$pid" 2>/dev/null; exit 130' INT TERM HUP
+
+failed=()
+for module in "$@"; do
+	left=$((end - SECONDS))
+	if [ "$left" -le 0 ]; then
+		echo "test: $module: not run, the $minutes minutes are over"
+		failed+=("$module")
+		continue
+	fi
+	echo "test: module $module"
+	# -timeout is a single package's and shows its goroutines. It starts when
+	# the package is built, so the command as a whole has a bound, too, where
+	# the system can set one.
+	limit=()
+	if command -v timeout >/dev/null; then
+		limit=(timeout --kill-after=10 "$left")
+	fi
+	status=0
+	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -timeout 10m ./...) &
+	pid=$!
+	wait "$pid" || status=$?
+	pid=
+	if [ "$status" -ne 0 ]; then
+		[ "$status" -ne 124 ] || echo "test: $module: ended, the $minutes minutes are over"
+		failed+=("$module")
+	fi
+done
+
+if [ "${#failed[@]}" -gt 0 ]; then
+	echo "test: FAILED in ${failed[*]}"
+	exit 1
+fi
