@@ -21,7 +21,7 @@ func Now() Instant {
 	// past. The other way round it would be missing, and a belief that it
 	// ended would be taken for alive.
 	t := time.Now()
-	return Instant{t: t, suspended: suspended()}
+	return Instant{t: t, suspended: suspended(t)}
 }
 
 // Since is the time elapsed since i.
@@ -51,6 +51,6 @@ func (i Instant) add(d time.Duration) Instant {
 
 func (i Instant) before(j Instant) bool { return i.Sub(j) < 0 }
 
-// suspended gives the total time for which the machine has been suspended,
-// from an arbitrary origin; it never falls. Tests replace it.
+// suspended gives the total time for which the machine had been suspended at
+// t, which is now, from an arbitrary origin; it never falls. Tests replace it.
 var suspended = readSuspended

@@ -9,6 +9,7 @@ func BeforeSuspend(d time.Duration) Instant {
 	i := Now()
 	i.suspended -= d
 	lastSuspended.Add(-int64(d))
+	lastReading.Store(-int64(readingAge)) // or the next reading would come from memory
 	return i
 }
 

@@ -6,7 +6,7 @@ import "time"
 // other goroutine may use the clock meanwhile.
 func SetSuspended(f func() time.Duration) (restore func()) {
 	old := suspended
-	suspended = f
+	suspended = func(time.Time) time.Duration { return f() }
 	return func() { suspended = old }
 }
 

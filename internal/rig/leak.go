@@ -45,15 +45,14 @@ var harmless = []string{
 	"runtime/pprof.profileWriter",
 }
 
-// goroutinesBut returns the stacks of all goroutines but the caller's, those
-// given, and the harmless.
+// goroutinesBut returns the stacks of all goroutines but those given and the
+// harmless.
 func goroutinesBut(ids map[string]bool) []string {
 	var left []string
-	for i, stack := range goroutines() {
-		if i == 0 || ids[goroutineID(stack)] || isHarmless(stack) {
-			continue // runtime.Stack writes the caller's first
+	for _, stack := range goroutines() {
+		if !ids[goroutineID(stack)] && !isHarmless(stack) {
+			left = append(left, stack)
 		}
-		left = append(left, stack)
 	}
 	return left
 }
