@@ -252,7 +252,7 @@ func loss(pod1 *tierlock.Locker, server *miniredis.Miniredis) error {
 	say("after %v the context ended: %v", time.Since(start).Round(10*time.Millisecond), context.Cause(lock.Context()))
 	err = lock.Unlock()
 	if !errors.Is(err, tierlock.ErrLost) {
-		return fmt.Errorf("Unlock should tell of the loss, got %v", err)
+		return fmt.Errorf("unlocking should tell of the loss, got %v", err)
 	}
 	_, err = pod1.TryLock(bg, "order:settle", "43")
 	if !errors.Is(err, tierlock.ErrUnavailable) {
