@@ -154,9 +154,6 @@ func (a *acquisition) ask(ctx context.Context) error {
 			return k.failed
 		case k.held || k.failed != nil:
 			return errWaitOver
-		case k.contended:
-			a.held, a.holder = true, k.holder
-			return errWaitOver
 		}
 		select {
 		case <-a.place.turn:

@@ -56,10 +56,11 @@ func (l *Locker) Close(ctx context.Context) error {
 			problems = append(problems, fmt.Errorf("tierlock: close: %d holds were not unlocked, such as %s: %w", len(left), left[0].token, contextError(ctx)))
 		}
 	}
-	// What comes now is short, and worth a moment also if ctx has ended.
+	// What comes now is short, and worth a moment also if ctx has ended: two
+	// CallTimeouts, and a third for the calls that are then under way.
 	grace, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(3*l.cfg.CallTimeout, cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(2*l.cfg.CallTimeout, cancel) })()
 	l.calls.none(grace) // all waits have ended, attempts end with their CallTimeout
 	if n := l.undo.close(grace); n > 0 {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))

@@ -187,7 +187,9 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, res Acqu
 		return k, nil
 	}
 	h.abandon(k, err)
-	a.dirty = true // settled stays: only an earlier attempt can still be under way
+	// Only an earlier attempt can still be under way, but the grant runs from
+	// now on: a key in the past would be taken for expired, and not undone.
+	a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 	return nil, err
 }
 

@@ -156,6 +156,25 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
+// callError is a store's error about a call that was cut short. It matches all
+// that the error does but for the context's errors: the limit was ours, and who
+// matches these asks whether his own context has ended. If it has, that is told
+// beside this.
+type callError struct{ err error }
+
+func (e *callError) Error() string      { return e.err.Error() }
+func (e *callError) As(target any) bool { return errors.As(e.err, target) }
+func (e *callError) Is(target error) bool {
+	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(e.err, target)
+}
+
+func ofCall(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return &callError{err}
+	}
+	return err
+}
+
 // resultOf is the bounded label for an acquire's error.
 func resultOf(err error) string {
 	switch {

@@ -295,6 +295,7 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 		h := r.Lease.Value().(*hold)
 		reqs[i] = RenewRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, TTL: r.TTL}
 	}
+	sent := time.Now()
 	results := l.store.Renew(ctx, reqs)
 	errs := make([]error, len(batch))
 	for i := range batch {
@@ -315,7 +316,10 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 			verdict = nil
 		}
 	}
-	l.report(verdict)
+	// A call that was cut short because belief was about to end says nothing.
+	if verdict == nil || ctx.Err() == nil || time.Since(sent) >= l.cfg.CallTimeout {
+		l.report(verdict)
+	}
 	return errs
 }
 

@@ -37,12 +37,13 @@ func (ls *lines) shard(name Name) *lineShard {
 //
 // Whoever is not queued is active: a contender, which asks the store, or a
 // holder. There is one active place at a time, except that callers with the
-// explicit holder id of the present holders become active at once: they would
-// else wait for themselves.
+// explicit holder id of the present holders, in this process or, as far as
+// known, in another, become active at once: whoever they would wait for may
+// wait for them.
 type line struct {
 	active   int
 	holds    int
-	explicit string // the id that all active places share, "" if anonymous
+	explicit string // of the latest hold in this process, "" if anonymous
 	holder   Token  // of the latest hold in this process
 	queue    list.List
 
@@ -99,7 +100,24 @@ func (ls *lines) enter(name Name, explicit string) *place {
 }
 
 func (ln *line) joinableLocked(explicit string) bool {
-	return explicit != "" && ln.holds > 0 && ln.explicit == explicit
+	switch {
+	case explicit == "":
+		return false
+	case ln.holds > 0:
+		return ln.explicit == explicit
+	}
+	return ln.answered && ln.held.Holder == explicit
+}
+
+// joinLocked lets those in the queue go on who may enter the present hold.
+func (ln *line) joinLocked() {
+	for e := ln.queue.Front(); e != nil; {
+		next := e.Next()
+		if q := e.Value.(*place); ln.joinableLocked(q.explicit) {
+			ln.activateLocked(q)
+		}
+		e = next
+	}
 }
 
 func (ln *line) activateLocked(p *place) {
@@ -108,7 +126,6 @@ func (ln *line) activateLocked(p *place) {
 		p.elem = nil
 	}
 	if ln.active == 0 {
-		ln.explicit = p.explicit
 		ln.answered, ln.failed = false, nil
 	}
 	ln.active++
@@ -143,6 +160,7 @@ func (p *place) answer(held bool, holder Token, failed error) {
 	if held {
 		ln.heldAt, ln.held = time.Now(), holder
 	}
+	ln.joinLocked()
 	ln.changedLocked()
 }
 
@@ -154,16 +172,10 @@ func (p *place) hold(t Token) {
 	ln := p.line
 	p.state = placeHolds
 	ln.holds++
-	ln.holder = t
+	ln.holder, ln.explicit = t, p.explicit
 	ln.heldAt, ln.held, ln.failed = time.Now(), t, nil
+	ln.joinLocked()
 	ln.changedLocked()
-	for e := ln.queue.Front(); e != nil; {
-		next := e.Next()
-		if q := e.Value.(*place); ln.joinableLocked(q.explicit) {
-			ln.activateLocked(q)
-		}
-		e = next
-	}
 }
 
 // leave gives the place up, whatever it is, and passes the turn on. It is
@@ -198,12 +210,11 @@ func (p *place) leave() {
 
 // knowledge is what a line knows about its key.
 type knowledge struct {
-	active    bool          // the asking place has the turn
-	held      bool          // known to be held since the place was entered
-	contended bool          // the contender in front was told "held", perhaps before that
-	holder    Token         // by whom, as far as known
-	failed    error         // the store's last failure, if that is younger
-	change    chan struct{} // closed when there is more to know
+	active bool          // the asking place has the turn
+	held   bool          // known to be held since the place was entered
+	holder Token         // by whom, as far as known
+	failed error         // the store's last failure, if that is younger
+	change chan struct{} // closed when there is more to know
 }
 
 // knows tells the caller in place p what the line knows, without its asking
@@ -212,10 +223,15 @@ func (p *place) knows() knowledge {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	ln := p.line
-	k := knowledge{active: p.state == placeActive, contended: ln.answered, holder: ln.held, failed: ln.failed}
+	k := knowledge{active: p.state == placeActive, holder: ln.held, failed: ln.failed}
 	switch {
 	case ln.holds > 0:
 		k.held, k.holder = true, ln.holder
+	case ln.answered:
+		// Perhaps from before the place was entered. But the contender in
+		// front goes by it until its next look, and contention must not pass
+		// for a store that does not answer.
+		k.held = true
 	case !ln.heldAt.IsZero() && !ln.heldAt.Before(p.since):
 		k.held = true
 	}

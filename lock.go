@@ -99,9 +99,12 @@ func (k *Lock) Ensure(d time.Duration) error {
 	if err := k.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(k.ctx, k.hold.locker.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeoutCause(k.ctx, k.hold.locker.cfg.CallTimeout, ErrUnavailable)
 	defer cancel()
 	if err := k.hold.lease.Ensure(ctx, d); err != nil {
+		if k.ctx.Err() == nil {
+			err = ofCall(err)
+		}
 		return fmt.Errorf("tierlock: ensure %v of %s: %w", d, k.hold.token, err)
 	}
 	return nil

@@ -35,7 +35,10 @@ func newLocker(t *testing.T, s tierlock.Store, change ...func(*tierlock.Config))
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.Close(bg); err != nil {
+		// Bounded, so that a test that failed and left a lock ends, too.
+		ctx, cancel := context.WithTimeout(bg, 10*time.Minute)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})

@@ -48,6 +48,32 @@ type backend struct {
 	lastErr atomic.Pointer[error]
 }
 
+// Acquire, Renew, Release and Inspect are the store's, but for errors that
+// match the end of a context: see callError.
+
+func (b *backend) Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error) {
+	res, err := b.Store.Acquire(ctx, req)
+	return res, ofCall(err)
+}
+
+func (b *backend) Renew(ctx context.Context, reqs []RenewRequest) []RenewResult {
+	res := b.Store.Renew(ctx, reqs)
+	for i := range res {
+		res[i].Err = ofCall(res[i].Err)
+	}
+	return res
+}
+
+func (b *backend) Release(ctx context.Context, req ReleaseRequest) (Ownership, error) {
+	state, err := b.Store.Release(ctx, req)
+	return state, ofCall(err)
+}
+
+func (b *backend) Inspect(ctx context.Context, name Name) (Record, error) {
+	rec, err := b.Store.Inspect(ctx, name)
+	return rec, ofCall(err)
+}
+
 // New makes a Locker. It checks the whole configuration and returns all
 // problems joined, each an *[InvalidError]. It does no I/O: a store may be
 // down. Close ends it.
@@ -196,10 +222,13 @@ func (r *ResourceHandle) Inspect(ctx context.Context, key string) (Record, error
 		return Record{}, err
 	}
 	name := r.name(key)
-	ctx, cancel := context.WithTimeout(ctx, r.locker.cfg.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, r.locker.cfg.CallTimeout)
 	defer cancel()
-	rec, err := r.locker.store.Inspect(ctx, name)
+	rec, err := r.locker.store.Inspect(callCtx, name)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", contextError(ctx), err)
+		}
 		return Record{}, fmt.Errorf("tierlock: inspect %s: %w", name, err)
 	}
 	return rec, nil

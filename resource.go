@@ -166,6 +166,7 @@ func (r *Resource) fill(at string) (problems []error) {
 		bad("MaxRenewals", r.MaxRenewals, "positive, or 0 for no bound")
 	}
 	switch {
+	case r.MinHold == 0: // else a bad TTL would be told twice
 	case r.MinHold < 0:
 		bad("MinHold", r.MinHold, "positive, or 0 for none")
 	case r.MinHold > r.TTL:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"time"
 )
@@ -104,8 +105,8 @@ func (t Token) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads what [Token.MarshalJSON] or a store's script wrote.
 // Unknown fields are ignored, so that versions may run side by side; a token
-// without a lease, with a fence that is no number, or with an unknown tier is
-// an error.
+// without a lease, with a fence that is no number, with an unknown tier or with
+// a TTL that is no duration is an error, and leaves t as it was.
 func (t *Token) UnmarshalJSON(data []byte) error {
 	var w wireToken
 	if err := json.Unmarshal(data, &w); err != nil {
@@ -121,6 +122,9 @@ func (t *Token) UnmarshalJSON(data []byte) error {
 	tier, err := parseTier(w.Tier)
 	if err != nil {
 		return fmt.Errorf("tierlock: token: field tier: %w", err)
+	}
+	if w.TTLMillis < 0 || w.TTLMillis > math.MaxInt64/int64(time.Millisecond) {
+		return fmt.Errorf("tierlock: token: field ttlMs: %d is no duration", w.TTLMillis)
 	}
 	*t = Token{
 		Lease: w.Lease, ID: w.ID, Resource: w.Resource, Key: w.Key, Holder: w.Holder,

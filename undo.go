@@ -18,6 +18,7 @@ type undoer struct {
 
 	mu      sync.Mutex
 	tasks   map[string]*undoTask // by lease
+	resume  time.Time            // nothing is tried before that: the store did not answer
 	running bool
 	wake    chan struct{} // capacity 1
 	done    chan struct{} // closed when the goroutine ends
@@ -69,6 +70,12 @@ func (u *undoer) add(t undoTask) {
 	}
 }
 
+func (u *undoer) isClosed() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.closed
+}
+
 func (u *undoer) count() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -78,7 +85,7 @@ func (u *undoer) count() int {
 func (u *undoer) run(done chan struct{}) {
 	defer close(done)
 	// The store is the same for all: what fails for one fails for all, so one
-	// backoff paces the lot.
+	// backoff paces the lot, also what is added meanwhile.
 	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(undoFirst),
 		backoff.WithMaxInterval(undoMax), backoff.WithMaxElapsedTime(0))
 	for {
@@ -96,7 +103,7 @@ func (u *undoer) run(done chan struct{}) {
 			continue
 		}
 		if !u.try(due[0]) {
-			u.postpone(due, pace.NextBackOff())
+			u.rest(pace.NextBackOff())
 			continue
 		}
 		pace.Reset()
@@ -104,8 +111,8 @@ func (u *undoer) run(done chan struct{}) {
 		group.SetLimit(undoParallel)
 		for _, t := range due[1:] {
 			group.Go(func() error {
-				if !u.try(t) {
-					u.postpone([]*undoTask{t}, undoFirst)
+				if !u.isClosed() && !u.try(t) {
+					u.postpone(t, undoFirst)
 				}
 				return nil
 			})
@@ -127,6 +134,8 @@ func (u *undoer) due() (due []*undoTask, wait time.Duration, ok bool) {
 			delete(u.tasks, lease)
 		case now.Before(t.next):
 			wait = min(wait, t.next.Sub(now))
+		case now.Before(u.resume):
+			wait = min(wait, u.resume.Sub(now))
 		default:
 			due = append(due, t)
 		}
@@ -162,13 +171,16 @@ func (u *undoer) try(t *undoTask) bool {
 	return true
 }
 
-func (u *undoer) postpone(ts []*undoTask, d time.Duration) {
+func (u *undoer) rest(d time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	next := time.Now().Add(d)
-	for _, t := range ts {
-		t.next = next
-	}
+	u.resume = time.Now().Add(d)
+}
+
+func (u *undoer) postpone(t *undoTask, d time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t.next = time.Now().Add(d)
 }
 
 // close waits until all is undone, at most until ctx ends, and takes no more.

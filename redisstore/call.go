@@ -1,0 +1,214 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+)
+
+const (
+	// maxIdle is how many workers wait for calls.
+	maxIdle = 256
+	// maxStuck is how many calls may be left behind by callers that gave up.
+	// They end when the client notices that its connection is dead; until
+	// then each occupies a goroutine and a place in the client's queue.
+	maxStuck = 4096
+)
+
+// call is one use of the client, by a worker, with a caller that may leave
+// before it ends.
+//
+// A client's own call can outlast its ctx: behind a dial that somebody else
+// began, in a full queue, in a read on an idle connection. So it runs on
+// another goroutine, which the caller stops waiting for. Workers are kept,
+// since that costs two switches of goroutines only: less than a ctx with a
+// deadline, which the client then need not have.
+type call struct {
+	cmd   rueidis.Completed
+	multi []rueidis.Completed // instead of cmd, where not nil
+	node  *clock              // of the node asked, or nil if several are
+
+	res  rueidis.RedisResult
+	many []rueidis.RedisResult
+
+	// settled becomes callDone or callLeft, once: whoever is second knows.
+	settled atomic.Int32
+	done    chan struct{} // holds one value when settled is callDone
+	timer   *time.Timer
+}
+
+const (
+	callDone = iota + 1 // the answer is the caller's
+	callLeft            // nobody waits for the answer
+)
+
+// do runs one command, at most until the given time.
+func (s *Store) do(ctx context.Context, until time.Time, node *clock, cmd rueidis.Completed) (rueidis.RedisResult, error) {
+	c := s.takeCall()
+	c.cmd, c.node = cmd, node
+	if err := s.await(ctx, until, c); err != nil {
+		return rueidis.RedisResult{}, err
+	}
+	res := c.res
+	s.putCall(c)
+	return res, nil
+}
+
+// doMulti is do for several commands in one round trip.
+func (s *Store) doMulti(ctx context.Context, until time.Time, node *clock, cmds []rueidis.Completed) ([]rueidis.RedisResult, error) {
+	c := s.takeCall()
+	c.multi, c.node = cmds, node
+	if err := s.await(ctx, until, c); err != nil {
+		return nil, err
+	}
+	res := c.many
+	s.putCall(c)
+	return res, nil
+}
+
+// await hands c to a worker and waits. With an error c belongs to the worker.
+func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	left := time.Until(until)
+	if left <= 0 {
+		return s.noAnswer()
+	}
+	if s.stuck.Load() >= maxStuck {
+		return errStuck
+	}
+	select {
+	case s.calls <- c:
+	default:
+		if !s.spawn(func() { s.work(c) }) {
+			return errClosed
+		}
+	}
+	c.timer.Reset(left)
+	var err error
+	select {
+	case <-c.done:
+		c.timer.Stop()
+		return nil
+	case <-ctx.Done():
+		c.timer.Stop()
+		err = ended(ctx)
+	case <-c.timer.C:
+		err = s.noAnswer()
+		if c.node != nil {
+			c.node.forget() // a silent server may come back as another
+		}
+	}
+	if !c.settled.CompareAndSwap(0, callLeft) {
+		// The answer came at the same moment. It is used: it may be a grant.
+		<-c.done
+		return nil
+	}
+	s.stuck.Add(1)
+	return err
+}
+
+func (s *Store) noAnswer() error {
+	return fmt.Errorf("%w: no answer within %v", tierlock.ErrUnavailable, s.timeout)
+}
+
+func (s *Store) work(c *call) {
+	for {
+		s.perform(c)
+		if s.idle.Add(1) > maxIdle {
+			s.idle.Add(-1)
+			return
+		}
+		select {
+		case c = <-s.calls:
+			s.idle.Add(-1)
+		case <-s.quit:
+			return
+		}
+	}
+}
+
+func (s *Store) perform(c *call) {
+	var broken error
+	if c.multi != nil {
+		c.many = s.client.DoMulti(context.Background(), c.multi...)
+		for i := range c.many {
+			if broken = c.many[i].NonRedisError(); broken != nil {
+				break
+			}
+		}
+	} else {
+		c.res = s.client.Do(context.Background(), c.cmd)
+		broken = c.res.NonRedisError()
+	}
+	if broken != nil {
+		s.broke(c, broken)
+	}
+	if c.settled.CompareAndSwap(0, callDone) {
+		c.done <- struct{}{}
+		return
+	}
+	s.stuck.Add(-1)
+}
+
+// broke draws the conclusions from a call that failed below Redis.
+func (s *Store) broke(c *call, err error) {
+	if c.node != nil {
+		c.node.forget() // the next connection may lead to another server
+	}
+	if s.single && slowDial(err) {
+		s.lost(err)
+	}
+}
+
+// slowDial tells a connection that could not be made, and cost its time. A
+// refused one costs none: the client may try again with each call. Without a
+// deadline of the caller's, only dialing ends with DeadlineExceeded.
+func slowDial(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" && op.Timeout()
+}
+
+func (s *Store) takeCall() *call {
+	if c, ok := s.spare.Get().(*call); ok {
+		return c
+	}
+	c := &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	c.timer.Stop()
+	return c
+}
+
+// putCall is for calls whose answer was taken: a worker may still hold any
+// other.
+func (s *Store) putCall(c *call) {
+	c.cmd, c.multi, c.node = rueidis.Completed{}, nil, nil
+	c.res, c.many = rueidis.RedisResult{}, nil
+	c.settled.Store(0)
+	s.spare.Put(c)
+}
+
+// spawn starts a goroutine of the store's, unless it is closed.
+func (s *Store) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.workers.Add(1)
+	go func() {
+		defer s.workers.Done()
+		f()
+	}()
+	return true
+}

@@ -1,0 +1,108 @@
+package redisstore_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
+)
+
+// Close may come at any time, from anywhere, more than once.
+func TestCloseUnderLoad(t *testing.T) {
+	rig.NoLeak(t)
+	srv := rig.Redis(t)
+	client, err := rueidis.NewClient(redisstore.RecommendedOptions(srv.Addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for round := range 6 {
+		s := redisstore.New(client, redisstore.Options{})
+		if round%2 == 0 {
+			s = open(t, srv.Addr)
+		}
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		for range 16 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					lease := newLease()
+					_, err1 := s.Acquire(background, ask("k", lease, time.Second))
+					_, err2 := s.Release(background, drop("k", lease))
+					w, err3 := s.Watch(background, name("k"))
+					if w != nil {
+						w.Close()
+					}
+					for _, err := range []error{err1, err2, err3} {
+						if err == nil {
+							continue
+						}
+						if !errors.Is(err, tierlock.ErrUnavailable) {
+							t.Errorf("around Close: %v; wanted %v or nothing", err, tierlock.ErrUnavailable)
+						}
+						time.Sleep(time.Millisecond) // a closed store answers at once: leave others the CPU
+					}
+				}
+			})
+		}
+		time.Sleep(50 * time.Millisecond)
+		var closers sync.WaitGroup
+		for range 4 {
+			closers.Go(func() { within(t, 3*time.Second, "Close", s.Close) })
+		}
+		closers.Wait()
+		failsFast(t, s, tierlock.ErrUnavailable)
+		close(stop)
+		wg.Wait()
+	}
+	if err := client.Do(background, client.B().Ping().Build()).Error(); err != nil {
+		t.Errorf("the caller's client: %v; wanted it open", err)
+	}
+}
+
+// Close is bounded where the server does not answer, and where it never did.
+func TestCloseWithoutAServer(t *testing.T) {
+	rig.NoLeak(t)
+	srv := rig.Redis(t)
+	proxy := rig.NewProxy(t, srv.Addr)
+	s := open(t, proxy.Addr)
+	works(t, s)
+	w := watch(t, s, "k")
+	proxy.BlackHole()
+	if _, err := s.Inspect(background, name("k")); !errors.Is(err, tierlock.ErrUnavailable) {
+		t.Fatalf("inspect: %v; wanted %v", err, tierlock.ErrUnavailable)
+	}
+	within(t, 4*time.Second, "Close with a silent server", s.Close)
+	w.Close()
+	never := open(t, proxy.Addr)
+	within(t, 4*time.Second, "Close of a store that never connected", never.Close)
+
+	// A client that waits longer than the store for its dead connection.
+	proxy.Pass()
+	opt := redisstore.RecommendedOptions(proxy.Addr)
+	opt.ConnWriteTimeout = 20 * time.Second
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	patient := redisstore.New(client, redisstore.Options{})
+	works(t, patient)
+	proxy.BlackHole()
+	if _, err := patient.Inspect(background, name("k")); !errors.Is(err, tierlock.ErrUnavailable) {
+		t.Fatalf("inspect: %v; wanted %v", err, tierlock.ErrUnavailable)
+	}
+	within(t, 4*time.Second, "Close over a client that waits", patient.Close)
+	proxy.Cut()
+}

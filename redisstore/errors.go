@@ -1,0 +1,106 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+)
+
+var (
+	errClosed = errors.New("the store is closed")
+	errStuck  = fmt.Errorf("%d calls are still without an answer", maxStuck)
+)
+
+// classed joins err with the class that callers branch on. What already has a
+// class keeps it.
+func classed(err error) error {
+	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+		if errors.Is(err, class) {
+			return err
+		}
+	}
+	if misconfigured(err) {
+		if denied.MatchString(err.Error()) {
+			return fmt.Errorf("%w: %w (needed: %s)", tierlock.ErrMisconfigured, err, permissions)
+		}
+		return fmt.Errorf("%w: %w", tierlock.ErrMisconfigured, err)
+	}
+	return fmt.Errorf("%w: %w", tierlock.ErrUnavailable, err)
+}
+
+// permissions is what the package comment says in more words. Servers name the
+// command that was refused, but not where a script called it.
+const permissions = "~lock:* &lock:* +eval +evalsha +time +get +set +getrange +del +pttl +pexpire" +
+	" +zadd +zrem +zscore +zcard +zcount +zrange +zremrangebyscore" +
+	" +publish +spublish +subscribe +ssubscribe +unsubscribe +sunsubscribe +ping +hello +client"
+
+var denied = regexp.MustCompile(`NOPERM|(?i)the user executing the script can't|acl failure in script`)
+
+// failed is the error of one operation on one lock.
+func failed(op string, n tierlock.Name, err error) error {
+	return fmt.Errorf("redisstore: %s %s: %w", op, n, classed(err))
+}
+
+// invalid is the error of a request that no server was asked about.
+func invalid(op string, n tierlock.Name, err error) error {
+	return fmt.Errorf("redisstore: %s %s: %w: %w", op, n, tierlock.ErrMisconfigured, err)
+}
+
+// ended reports a ctx with its cause: a cause alone would no longer match
+// context.DeadlineExceeded.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// scripted finds what went wrong inside a script. Redis 6.2 wraps it:
+// "ERR Error running script (call to f_…): @user_script:12: -OOM command …";
+// 7.0 keeps the code in front and appends "script: …". The client takes away a
+// leading "ERR ".
+var scripted = regexp.MustCompile(`^(?:ERR )?Error running script .*?@user_script: ?\d+: (.*)$`)
+
+// misconfigured tells the answers that no retry can change before somebody
+// changes a setting. Everything else, known or not, is an unavailable server:
+// READONLY, LOADING, CLUSTERDOWN, MASTERDOWN, TRYAGAIN, OOM, MISCONF,
+// NOREPLICAS, BUSY, too many clients, a broken connection.
+func misconfigured(err error) bool {
+	if errors.Is(err, rueidis.ErrNoCache) {
+		return true
+	}
+	var re *rueidis.RedisError
+	if !errors.As(err, &re) {
+		return false
+	}
+	text := strings.TrimPrefix(re.Error(), "-")
+	if m := scripted.FindStringSubmatch(text); m != nil {
+		text = strings.TrimPrefix(m[1], "-")
+	}
+	code, _, _ := strings.Cut(text, " ")
+	switch code {
+	case "NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "CROSSSLOT", "NOPROTO":
+		return true
+	}
+	text = strings.ToLower(strings.TrimPrefix(text, "ERR "))
+	for _, start := range []string{
+		"unknown command", "unknown redis command", "unknown subcommand",
+		"this redis command is not allowed from",
+		"the user executing the script can't", "acl failure in script",
+		"db index is out of range", "invalid db index", "select is not allowed in cluster mode",
+		"auth ", "client sent auth", "invalid password",
+		"syntax error", "wrong number of arguments", "error compiling script",
+	} {
+		if strings.HasPrefix(text, start) {
+			return true
+		}
+	}
+	return false
+}

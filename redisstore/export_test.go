@@ -1,0 +1,44 @@
+package redisstore
+
+import (
+	"time"
+
+	"github.com/tierlock/tierlock"
+)
+
+// Clock is the offset of a server's clock, for tests of its own.
+type Clock struct{ clock }
+
+func (c *Clock) Offset(now int64) (int64, bool)       { return c.offset(now) }
+func (c *Clock) Learn(sent, received, server int64)   { c.learn(sent, received, server) }
+func (c *Clock) Replace(sent, received, server int64) { c.replace(sent, received, server) }
+func (c *Clock) Forget()                              { c.forget() }
+func Keys(n tierlock.Name) (lock string, beside [3]string) {
+	k := lockKey(n, "")
+	return k, [3]string{k + fenceSuffix, k + holdsSuffix, k + wakeSuffix}
+}
+
+// SlotOf is the slot computed here.
+func SlotOf(key string) uint16 { return slotOf(key) }
+
+// CheckName is what every call checks first.
+func CheckName(n tierlock.Name) error { return checkName(n) }
+
+// Split is a token's JSON as it is sent: what the script puts together again.
+func Split(t tierlock.Token) (lease, tail string, err error) {
+	lease, err = wireLease(t.Lease)
+	return lease, wireTail(&t), err
+}
+
+// AcquireText is the whole script of a plain acquire.
+func AcquireText() string { return acquireScript.text }
+
+// Mislead makes the store believe that the server's clock is off by d from
+// what it is.
+func (s *Store) Mislead(d time.Duration) {
+	c := &s.clocks.one
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.best.offset += d.Microseconds()
+	c.older = sample{}
+}

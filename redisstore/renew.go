@@ -1,0 +1,94 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+)
+
+// maxBatch is how many renewals go into one pipeline: below the length from
+// which the client dials a connection for it.
+const maxBatch = 1000
+
+// renewal is one request on its way: its script and where its result goes.
+type renewal struct {
+	index  int
+	script *script
+	keys   []string
+	args   []string
+}
+
+// Renew implements [tierlock.Store]. The batch goes out as pipelines of up to
+// 1,000 renewals, one after the other; CallTimeout bounds them all together.
+func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
+	until := time.Now().Add(s.timeout)
+	results := make([]tierlock.RenewResult, len(reqs))
+	todo := make([]renewal, 0, len(reqs))
+	for i, req := range reqs {
+		lease, err := wireLease(req.Lease)
+		if err = errors.Join(checkName(req.Name), checkTTL(req.TTL), err); err != nil {
+			results[i].Err = invalid("renew", req.Name, err)
+			continue
+		}
+		key := lockKey(req.Name, "")
+		r := renewal{index: i, script: &renewScript, keys: []string{key}, args: []string{lease, leaseEnd(lease), millis(req.TTL)}}
+		if req.Explicit {
+			r.script, r.keys, r.args = &renewEnteredScript, []string{key, key + holdsSuffix}, []string{req.Lease, millis(req.TTL)}
+		}
+		todo = append(todo, r)
+	}
+	for len(todo) > 0 {
+		n := min(len(todo), maxBatch)
+		s.renew(ctx, until, todo[:n], reqs, results)
+		todo = todo[n:]
+	}
+	return results
+}
+
+func (s *Store) renew(ctx context.Context, until time.Time, batch []renewal, reqs []tierlock.RenewRequest, results []tierlock.RenewResult) {
+	// Where the server does not know the script, nothing was executed: those
+	// go once more, with its text.
+	for _, build := range []func(*script, rueidis.Builder, []string, []string) rueidis.Completed{
+		(*script).bySum, (*script).byText,
+	} {
+		answers, err := s.pipeline(ctx, until, batch, build)
+		var unknown []renewal
+		for i, r := range batch {
+			result := &results[r.index]
+			if err != nil {
+				result.Err = failed("renew", reqs[r.index].Name, err)
+				continue
+			}
+			if unknownScript(answers[i]) {
+				unknown = append(unknown, r)
+			}
+			msg, err := answers[i].ToMessage()
+			if err == nil {
+				result.State, err = readOwnership(msg)
+			}
+			result.Err = nil
+			if err != nil {
+				result.Err = failed("renew", reqs[r.index].Name, err)
+			}
+		}
+		if batch = unknown; len(batch) == 0 {
+			return
+		}
+	}
+}
+
+func (s *Store) pipeline(ctx context.Context, until time.Time, batch []renewal, build func(*script, rueidis.Builder, []string, []string) rueidis.Completed) ([]rueidis.RedisResult, error) {
+	client, err := s.ready()
+	if err != nil {
+		return nil, err
+	}
+	cmds := make([]rueidis.Completed, len(batch))
+	for i, r := range batch {
+		cmds[i] = build(r.script, client.B(), r.keys, r.args)
+	}
+	return s.doMulti(ctx, until, s.clocks.only(), cmds)
+}

@@ -1,0 +1,387 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+)
+
+// Options configures a Store. The zero value is good for most.
+type Options struct {
+	// CallTimeout bounds each call, also where its ctx has no deadline.
+	// 0 means 500 ms.
+	CallTimeout time.Duration
+	// NoPush makes Watch report that it is unavailable, so that waiters poll.
+	// It is for proxies that cannot subscribe.
+	NoPush bool
+}
+
+// check returns what is wrong with o.
+func (o Options) check() error {
+	if o.CallTimeout < 0 {
+		return fmt.Errorf("Options.CallTimeout is negative: %v", o.CallTimeout)
+	}
+	return nil
+}
+
+// Store is a [tierlock.Store] and [tierlock.Watcher] over Redis. It is made by
+// [Open] or [New] and is safe for concurrent use.
+//
+// No method outlasts its ctx or Options.CallTimeout. An error wraps
+// [tierlock.ErrUnavailable], [tierlock.ErrLate] or
+// [tierlock.ErrMisconfigured]; one that was caused by the ctx also wraps the
+// ctx's error and cause.
+type Store struct {
+	timeout time.Duration
+	noPush  bool
+	made    time.Time // where local time begins
+	clocks  clocks
+	hub     hub
+
+	calls   chan *call // to idle workers
+	idle    atomic.Int32
+	stuck   atomic.Int32
+	spare   sync.Pool // of *call; not global: a timer belongs to one synctest bubble
+	quit    chan struct{}
+	workers sync.WaitGroup
+
+	// trouble is why no call can be made now; nil while there is no known
+	// reason. It is written under mu.
+	trouble atomic.Pointer[trouble]
+
+	mu     sync.Mutex
+	closed bool
+
+	// client, single and own do not change once trouble has been nil.
+	client rueidis.Client
+	single bool // client talks to one server
+	own    *rueidis.ClientOption
+}
+
+type trouble struct{ err error }
+
+var (
+	_ tierlock.Store   = (*Store)(nil)
+	_ tierlock.Watcher = (*Store)(nil)
+)
+
+// New makes a store over a client that the caller keeps: it must stay open
+// until the store is closed, and the caller closes it after that. The client
+// should have DisableRetry and AlwaysPipelining, a Dialer.Timeout of 500 ms and
+// a ConnWriteTimeout of 1 s: with the client's own defaults the store keeps its
+// bounds too, but notices a dead connection later. Its ReplicaOnly and
+// SendToReplicas must not be used.
+//
+// A nil client or bad options make every call return an error that says so.
+func New(client rueidis.Client, opt Options) *Store {
+	s := newStore(opt)
+	err := opt.check()
+	if client == nil {
+		err = errors.Join(err, errors.New("the client is nil"))
+	}
+	if err != nil {
+		s.trouble.Store(&trouble{fmt.Errorf("%w: %w", tierlock.ErrMisconfigured, err)})
+		return s
+	}
+	s.adopt(client)
+	return s
+}
+
+func newStore(opt Options) *Store {
+	s := &Store{
+		timeout: opt.CallTimeout, noPush: opt.NoPush, made: time.Now(),
+		calls: make(chan *call), quit: make(chan struct{}),
+	}
+	if s.timeout <= 0 {
+		s.timeout = 500 * time.Millisecond
+	}
+	s.hub.init(s)
+	return s
+}
+
+func (s *Store) adopt(client rueidis.Client) {
+	if client.Mode() == rueidis.ClientModeCluster {
+		s.clocks.slots = make([]atomic.Pointer[clock], 1<<14)
+	}
+	s.single = client.Mode() == rueidis.ClientModeStandalone
+	s.client = client
+}
+
+// ready returns the client, or why there is none to use.
+func (s *Store) ready() (rueidis.Client, error) {
+	if t := s.trouble.Load(); t != nil {
+		return nil, t.err
+	}
+	return s.client, nil
+}
+
+// Close ends all watches and goroutines of the store, and closes the client if
+// Open made it. Calls that are under way end within CallTimeout. It is
+// idempotent, and returns when everything has ended, at the latest after two
+// seconds and CallTimeout where a server does not answer.
+func (s *Store) Close() {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.trouble.Store(&trouble{classed(errClosed)})
+	client := s.client
+	s.mu.Unlock()
+
+	ended := make(chan struct{})
+	if first {
+		close(s.quit)
+		s.hub.close()
+	}
+	go func() {
+		defer close(ended)
+		if first && s.own != nil && client != nil {
+			client.Close()
+		}
+		s.workers.Wait()
+	}()
+	limit := time.NewTimer(s.timeout + 2*time.Second)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+	}
+}
+
+// Tier is tierlock.Redis.
+func (s *Store) Tier() tierlock.Tier { return tierlock.Redis }
+
+// Guarantee is tierlock.FencedOnly.
+func (s *Store) Guarantee() tierlock.Guarantee { return tierlock.FencedOnly }
+
+// local is t in microseconds since the store was made.
+func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
+
+// Acquire implements [tierlock.Store]. Where the server's clock is not known
+// (first, after a lost connection, after a minute without calls) it takes a
+// second round trip.
+func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
+	sent := time.Now()
+	lease, err := wireLease(req.Token.Lease)
+	err = errors.Join(checkName(req.Name), checkTTL(req.TTL), err)
+	if err != nil {
+		return tierlock.AcquireResult{}, invalid("acquire", req.Name, err)
+	}
+	if req.Token.Tier == 0 {
+		req.Token.Tier = tierlock.Redis
+	}
+	res, err := s.acquire(ctx, sent, &req, lease)
+	if err != nil {
+		return tierlock.AcquireResult{}, failed("acquire", req.Name, err)
+	}
+	return res, nil
+}
+
+func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.AcquireRequest, lease string) (tierlock.AcquireResult, error) {
+	var none tierlock.AcquireResult
+	if ctx.Err() != nil {
+		return none, ended(ctx)
+	}
+	until := sent.Add(s.timeout)
+	budget := min(req.Budget, s.timeout) // nobody waits longer for the answer
+	if end, ok := ctx.Deadline(); ok {
+		budget = min(budget, end.Sub(sent))
+	}
+	fence := lockKey(req.Name, fenceSuffix)
+	key := fence[:len(fence)-len(fenceSuffix)]
+	clock := s.clocks.of(key)
+	offset, known := clock.offset(s.local(sent))
+	if !known {
+		asked := time.Now()
+		server, _, err := s.probe(ctx, until, key)
+		if err != nil {
+			return none, err
+		}
+		clock.learn(s.local(asked), s.local(time.Now()), server)
+		offset, _ = clock.offset(s.local(sent))
+	}
+	sc, keys := &acquireScript, []string{key, fence}
+	args := []string{lease, "", millis(req.TTL), strconv.Itoa(epoch), wireTail(&req.Token)}
+	if req.Explicit {
+		sc, keys = &enterScript, append(keys, key+holdsSuffix)
+		args[4] += " " // the mark of an explicit hold
+		args = append(args, req.Token.Lease, string([]rune(req.Token.Holder)))
+	}
+	for try := 1; ; try++ {
+		began := time.Now()
+		if ctx.Err() != nil {
+			return none, ended(ctx)
+		}
+		if began.Sub(sent) >= budget {
+			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
+		}
+		// The bound counts from the beginning of the call, not of this try.
+		args[1] = strconv.FormatInt(s.local(sent)+offset+budget.Microseconds(), 10)
+		msg, err := s.run(ctx, until, sc, keys, args)
+		if err != nil {
+			return none, err
+		}
+		if !msg.IsInt64() {
+			return s.readAcquired(msg, req, clock, began)
+		}
+		server, err := msg.AsInt64()
+		if err != nil {
+			return none, err
+		}
+		received := time.Now()
+		if server > 0 {
+			clock.learn(s.local(began), s.local(received), server)
+			return tierlock.AcquireResult{Granted: true, Token: granted(req.Token, req.TTL, server)}, nil
+		}
+		// Late by the offset we know, which may be wrong: the refusal tells the
+		// right one, and a second try cannot be refused for that reason.
+		clock.replace(s.local(began), s.local(received), -server)
+		offset, _ = clock.offset(s.local(received))
+		if try == 2 {
+			return none, fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
+		}
+	}
+}
+
+// readAcquired reads the answers that carry a token.
+func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequest, clock *clock, began time.Time) (tierlock.AcquireResult, error) {
+	var none tierlock.AcquireResult
+	if !msg.IsArray() {
+		text, err := msg.ToString()
+		if err != nil {
+			return none, err
+		}
+		left, value, _ := strings.Cut(text, " ")
+		return tierlock.AcquireResult{Token: readToken(value), Left: readLeft(left)}, nil
+	}
+	parts, err := msg.ToArray()
+	if err != nil || len(parts) != 2 {
+		return none, fmt.Errorf("unexpected answer to an acquire: %w", err)
+	}
+	value, err := parts[0].ToString()
+	if err != nil {
+		return none, err
+	}
+	server, err := parts[1].AsInt64()
+	if err != nil {
+		return none, err
+	}
+	clock.learn(s.local(began), s.local(time.Now()), server)
+	// Our lease is in it or beside it, so it is ours even where it cannot be
+	// read; but without its fence the hold is worth nothing.
+	stored := readToken(value)
+	if stored.IsZero() {
+		return none, fmt.Errorf("the stored token cannot be read: %.200q", value)
+	}
+	if stored.Lease == req.Token.Lease {
+		return tierlock.AcquireResult{Granted: true, Token: stored}, nil
+	}
+	t := req.Token
+	t.Epoch, t.Seq = stored.Epoch, stored.Seq
+	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: stamped(t, req.TTL, server)}, nil
+}
+
+// Release implements [tierlock.Store]. It publishes also what it keeps: the
+// time left may have become shorter.
+func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
+	until := time.Now().Add(s.timeout)
+	lease, err := wireLease(req.Lease)
+	if err = errors.Join(checkName(req.Name), err); err != nil {
+		return 0, invalid("release", req.Name, err)
+	}
+	keep := ""
+	if req.Keep > 0 {
+		keep = millis(req.Keep + time.Millisecond - 1)
+	}
+	wake := lockKey(req.Name, wakeSuffix)
+	key := wake[:len(wake)-len(wakeSuffix)]
+	var msg rueidis.RedisMessage
+	if req.Explicit {
+		msg, err = s.run(ctx, until, &releaseEnteredScript,
+			[]string{key, key + holdsSuffix}, []string{req.Lease, wake, keep})
+	} else {
+		msg, err = s.run(ctx, until, &releaseScript,
+			[]string{key}, []string{lease, leaseEnd(lease), wake, keep})
+	}
+	if err != nil {
+		return 0, failed("release", req.Name, err)
+	}
+	state, err := readOwnership(msg)
+	if err != nil {
+		return 0, failed("release", req.Name, err)
+	}
+	return state, nil
+}
+
+// Inspect implements [tierlock.Store].
+func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {
+	until := time.Now().Add(s.timeout)
+	if err := checkName(name); err != nil {
+		return tierlock.Record{}, invalid("inspect", name, err)
+	}
+	key := lockKey(name, "")
+	msg, err := s.run(ctx, until, &inspectScript, []string{key, key + holdsSuffix}, nil)
+	if err != nil {
+		return tierlock.Record{}, failed("inspect", name, err)
+	}
+	if msg.IsInt64() {
+		return tierlock.Record{}, nil
+	}
+	text, err := msg.ToString()
+	if err != nil {
+		return tierlock.Record{}, failed("inspect", name, err)
+	}
+	left, rest, _ := strings.Cut(text, " ")
+	count, value, _ := strings.Cut(rest, " ")
+	holds, err := strconv.Atoi(count)
+	if err != nil {
+		return tierlock.Record{}, failed("inspect", name, fmt.Errorf("unexpected answer: %w", err))
+	}
+	return tierlock.Record{Held: true, Token: readToken(value), Left: readLeft(left), Holds: holds}, nil
+}
+
+func checkTTL(d time.Duration) error {
+	// Beyond a century the server's arithmetic would no longer be exact.
+	if d < time.Millisecond || d%time.Millisecond != 0 || d > 100*365*24*time.Hour {
+		return fmt.Errorf("TTL %v: wanted whole milliseconds, at least 1 ms", d)
+	}
+	return nil
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// leaseEnd is the offset of the lease's closing quote in the stored token.
+func leaseEnd(lease string) string { return strconv.Itoa(leaseOffset + len(lease) - 1) }
+
+// readLeft reads a PTTL; it is negative where the key has no expiry.
+func readLeft(text string) time.Duration {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ms < 0 {
+		return 0
+	}
+	return time.Duration(max(ms, 1)) * time.Millisecond // 0 would mean unknown
+}
+
+func readOwnership(msg rueidis.RedisMessage) (tierlock.Ownership, error) {
+	n, err := msg.AsInt64()
+	if err != nil {
+		return 0, err
+	}
+	switch n {
+	case 1:
+		return tierlock.Owned, nil
+	case 2:
+		return tierlock.Taken, nil
+	case 3:
+		return tierlock.Gone, nil
+	}
+	return 0, fmt.Errorf("unexpected answer %d", n)
+}

@@ -1,0 +1,110 @@
+package redisstore
+
+import (
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/tierlock/tierlock"
+)
+
+// leaseOffset is where the lease begins in a token's JSON.
+const leaseOffset = len(`{"lease":"`)
+
+// wireLease is the lease as it stands in a token's JSON, with its closing
+// quote, so that no lease is a prefix of another.
+func wireLease(lease string) (string, error) {
+	if lease == "" {
+		return "", errors.New("lease is empty")
+	}
+	if !simple(lease) {
+		return string(appendText(nil, lease)[1:]), nil
+	}
+	return lease + `"`, nil
+}
+
+// wireTail is the token's JSON after the fields that only the server knows,
+// which the script writes: byte for byte what Token.MarshalJSON would write
+// there, in a tenth of the time.
+func wireTail(t *tierlock.Token) string {
+	b := make([]byte, 0, 512)
+	for _, field := range [...]struct{ name, value string }{
+		{`,"id":`, t.ID}, {`,"resource":`, t.Resource}, {`,"key":`, t.Key},
+		{`,"holder":`, t.Holder}, {`,"app":`, t.App}, {`,"host":`, t.Host},
+	} {
+		b = appendText(append(b, field.name...), field.value)
+	}
+	b = strconv.AppendInt(append(b, `,"pid":`...), int64(t.PID), 10)
+	b = appendText(append(b, `,"tier":`...), t.Tier.String())
+	b = strconv.AppendBool(append(b, `,"reentrant":`...), t.Reentrant)
+	b = strconv.AppendInt(append(b, `,"maxRenewals":`...), int64(t.MaxRenewals), 10)
+	b = strconv.AppendInt(append(b, `,"ttlMs":`...), t.TTL.Milliseconds(), 10)
+	client := int64(0)
+	if !t.ClientTime.IsZero() {
+		client = t.ClientTime.UnixMicro()
+	}
+	b = strconv.AppendInt(append(b, `,"clientTime":`...), client, 10)
+	b = appendText(append(b, `,"requestId":`...), t.RequestID)
+	return string(append(b, '}'))
+}
+
+// appendText appends a JSON string as encoding/json writes it.
+func appendText(b []byte, s string) []byte {
+	if !simple(s) {
+		quoted, _ := json.Marshal(s) // a string has no encoding that fails
+		return append(b, quoted...)
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
+
+// simple tells a text that stands in JSON as it is.
+func simple(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
+}
+
+// Fences: see tierlock.Token and lua/grant.lua.
+const (
+	epoch     = 1 // a single store is always in epoch 1
+	seqBits   = 49
+	seqOrigin = 1735689600000000 // 2025-01-01 UTC in Unix µs, where seq begins
+	seqLead   = 500000           // a grant's seq is a second ahead of the clock
+)
+
+// granted is the token of a plain grant at the given server time, equal to
+// what the script stored.
+func granted(t tierlock.Token, ttl time.Duration, server int64) tierlock.Token {
+	t.Epoch = epoch
+	t.Seq = uint64((server-seqOrigin)/2 + seqLead)
+	return stamped(t, ttl, server)
+}
+
+// stamped fills in what follows from epoch, seq and server time, and brings
+// the rest to the precision of the stored form.
+func stamped(t tierlock.Token, ttl time.Duration, server int64) tierlock.Token {
+	t.Fence = t.Epoch<<seqBits | t.Seq
+	t.ServerTime = time.UnixMicro(server).UTC()
+	t.ExpireAt = t.ServerTime.Add(ttl)
+	t.TTL = t.TTL.Truncate(time.Millisecond)
+	if !t.ClientTime.IsZero() {
+		t.ClientTime = time.UnixMicro(t.ClientTime.UnixMicro()).UTC()
+	}
+	return t
+}
+
+// readToken decodes a stored token. Its zero value is the answer to a value
+// that is none: the key is held all the same.
+func readToken(value string) tierlock.Token {
+	var t tierlock.Token
+	if err := t.UnmarshalJSON([]byte(value)); err != nil {
+		return tierlock.Token{}
+	}
+	return t
+}
