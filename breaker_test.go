@@ -32,7 +32,12 @@ func TestBreaker(t *testing.T) {
 		}
 		dead(storetest.Fault{Kind: storetest.Slow, Delay: time.Minute})
 		asked := 0
-		for ; l.Status().Stores[0].Available && asked < 10; asked++ {
+		for asked < 10 {
+			synctest.Wait() // an undo that ends at this moment counts first
+			if !l.Status().Stores[0].Available {
+				break
+			}
+			asked++
 			start := time.Now()
 			k, err := l.TryLock(bg, "r", fmt.Sprint(asked))
 			wantNoLock(t, k)
@@ -57,6 +62,19 @@ func TestBreaker(t *testing.T) {
 		}
 
 		dead(storetest.Fault{Kind: storetest.Before})
+		// Nor does a call wait in line behind one that has more patience.
+		patient, enough := context.WithCancel(bg)
+		front := lockAsync(patient, l, "r", "y", tierlock.UntilDone())
+		synctest.Wait()
+		start := time.Now()
+		_, err := l.Lock(bg, "r", "y")
+		wantIs(t, "behind a patient one", err, tierlock.ErrUnavailable)
+		if d := time.Since(start); d != 0 {
+			t.Errorf("behind a patient one a call took %v", d)
+		}
+		enough()
+		<-front
+
 		begin, tries, renewals, releases := time.Now(), s.Calls(storetest.OpAcquire), s.Calls(storetest.OpRenew), s.Calls(storetest.OpRelease)
 		calls := 0
 		for time.Since(begin) < 2*time.Second {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -166,6 +167,40 @@ func ownLocker(t *testing.T, space *localstore.Space) (*tierlock.Locker, *storet
 	return l, s
 }
 
+// While Close waits for something else, what it has given up is not renewed.
+// And when it is done, no goroutine is left, though the lease runs on.
+func TestCloseStopsRenewalAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goroutines := runtime.NumGoroutine()
+		l, s := ownLocker(t, nil)
+		k := mustLock(t, l, "r", "1")
+		failing := mustLock(t, l, "r", "2")
+		time.Sleep(900 * time.Millisecond)
+		s.Set(storetest.OpRelease, storetest.Fault{Kind: storetest.Before})
+		wantIs(t, "Unlock", failing.Unlock(), tierlock.ErrUnavailable)
+		ctx, cancel := context.WithCancel(bg)
+		cancel()
+		start := time.Now()
+		wantIs(t, "Close", l.Close(ctx), context.Canceled, tierlock.ErrUnavailable)
+		if d := time.Since(start); d < 500*time.Millisecond {
+			t.Errorf("Close took %v: the test shows nothing", d)
+		}
+		if n := s.Calls(storetest.OpRenew); n != 0 {
+			t.Errorf("%d renewals of what Close has given up", n)
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n != goroutines {
+			t.Errorf("%d goroutines after Close, %d before New", n, goroutines)
+		}
+		s.ClearAll()
+		mustUnlock(t, k)
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n != goroutines {
+			t.Errorf("%d goroutines after an unlock after Close, %d before New", n, goroutines)
+		}
+	})
+}
+
 // Scenario 40: Close and Unlock, many times and at once, all return.
 func TestConcurrentCloseAndUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -210,15 +245,17 @@ func TestCloseFinishesReleases(t *testing.T) {
 		for i := range 10 {
 			ks = append(ks, mustLock(t, l, "r", fmt.Sprint(i)))
 		}
-		s.Set(storetest.OpRelease, storetest.Fault{Kind: storetest.Before, Times: 4})
-		failed := 0
-		for _, k := range ks {
-			if k.Unlock() != nil {
-				failed++
-			}
+		s.Set(storetest.OpRelease, storetest.Fault{Kind: storetest.Before})
+		for _, k := range ks[:4] {
+			wantIs(t, "Unlock", k.Unlock(), tierlock.ErrUnavailable)
 		}
-		if failed == 0 || l.Status().Undos == 0 {
-			t.Fatalf("%d releases failed, %d undos", failed, l.Status().Undos)
+		synctest.Wait() // the repeats have failed once, too, and rest
+		s.ClearAll()
+		for _, k := range ks[4:] {
+			mustUnlock(t, k)
+		}
+		if n := l.Status().Undos; n != 4 {
+			t.Fatalf("%d undos, want 4", n)
 		}
 		start := time.Now()
 		if err := l.Close(bg); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/storetest"
 )
 
 // The option Holder enters from anywhere: here from the process's other
@@ -121,6 +122,31 @@ func TestHolderPassesTheQueue(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The same where the one in front has not been told yet who holds the key.
+func TestHolderPassesTheQueueOnceItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, s, _, _ := twoLockers(t)
+		saga := tierlock.Holder("saga-7")
+		k := mustLock(t, b, "re", "1", saga)
+		s.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Slow, Delay: 50 * time.Millisecond, Times: 1})
+		ctx, cancel := context.WithCancel(bg)
+		front := lockAsync(ctx, a, "re", "1", tierlock.UntilDone())
+		synctest.Wait()
+		start := time.Now()
+		inner, err := a.Lock(bg, "re", "1", saga, tierlock.Wait(10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d != 50*time.Millisecond {
+			t.Errorf("entry took %v, want no longer than the answer to the one in front, 50 ms", d)
+		}
+		mustUnlock(t, inner)
+		cancel()
+		<-front
+		mustUnlock(t, k)
+	})
 }
 
 // Two that come with one id while nobody holds the key: the second enters as

@@ -321,6 +321,22 @@ func TestEnsure(t *testing.T) {
 		wantIs(t, "unlocked", k.Ensure(1), tierlock.ErrReleased)
 		s.Wait()
 
+		// Joined to a renewal under way, and cut off during the one of its own.
+		k = mustLock(t, l, "r", "3")
+		s.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Slow, Delay: time.Minute})
+		time.Sleep(1300 * time.Millisecond)
+		start = time.Now()
+		err = k.Ensure(2500 * time.Millisecond)
+		wantIs(t, "no answer to either", err, tierlock.ErrUnavailable)
+		wantNotIs(t, "no answer to either", err, context.DeadlineExceeded)
+		if d := time.Since(start); d != 500*time.Millisecond {
+			t.Errorf("took %v, want the CallTimeout", d)
+		}
+		s.ClearAll()
+		time.Sleep(time.Second)
+		mustUnlock(t, k)
+		s.Wait()
+
 		k = mustLock(t, l, "r", "2", tierlock.Lease(4*time.Second))
 		time.Sleep(1900 * time.Millisecond)
 		if err := k.Ensure(2 * time.Second); err == nil {

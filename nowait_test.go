@@ -81,6 +81,25 @@ func TestTryLock(t *testing.T) {
 			synctest.Wait()
 			return tierlock.Token{}, func() { cancel(); <-w; s.Wait() }
 		}, nil, nil, 70 * time.Millisecond, 1},
+		{"a contender in front has only just begun, after one that failed", func(t *testing.T, a, _ *tierlock.Locker, s *storetest.Faulty) (tierlock.Token, func()) {
+			s.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Before, Times: 1})
+			ctx, cancel := context.WithCancel(bg)
+			first := lockAsync(ctx, a, "r", "1", tierlock.UntilDone())
+			synctest.Wait()
+			second := lockAsync(bg, a, "r", "1")
+			synctest.Wait()
+			s.Set(storetest.OpAcquire, slow(50*time.Millisecond))
+			cancel()
+			<-first
+			synctest.Wait()
+			return tierlock.Token{}, func() {
+				r := <-second
+				if r.err != nil {
+					t.Fatal(r.err)
+				}
+				mustUnlock(t, r.k)
+			}
+		}, tierlock.ErrHeld, tierlock.ErrUnavailable, 50 * time.Millisecond, 0},
 		{"no answer", func(t *testing.T, _, _ *tierlock.Locker, s *storetest.Faulty) (tierlock.Token, func()) {
 			s.Set(storetest.OpAcquire, slow(time.Minute))
 			return tierlock.Token{}, func() { s.Wait() }
@@ -149,6 +168,30 @@ func TestTryLockEndsWithItsContext(t *testing.T) {
 			t.Fatal(r.err)
 		}
 		mustUnlock(t, r.k)
+	})
+}
+
+// A store that breaks its contract, and stays away beyond its deadline, holds
+// up its own caller and not those who only ask.
+func TestTryLockBehindAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpy(nil)
+		s.acquire = func(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
+			time.Sleep(10 * time.Second)
+			return tierlock.AcquireResult{}, tierlock.ErrUnavailable
+		}
+		l := newLocker(t, s)
+		w := lockAsync(bg, l, "r", "1")
+		synctest.Wait()
+		start := time.Now()
+		k, err := l.TryLock(bg, "r", "1")
+		wantNoLock(t, k)
+		wantIs(t, "TryLock", err, tierlock.ErrUnavailable)
+		wantNotIs(t, "TryLock", err, tierlock.ErrHeld)
+		if d := time.Since(start); d != 500*time.Millisecond {
+			t.Errorf("took %v, want the CallTimeout", d)
+		}
+		wantIs(t, "the one in front", (<-w).err, tierlock.ErrUnavailable)
 	})
 }
 

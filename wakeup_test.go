@@ -202,6 +202,7 @@ func TestOutageWhileWaitingForAHeldKey(t *testing.T) {
 			t.Errorf("%+v after %v", held, r.at.Sub(start))
 		}
 		s.ClearAll()
+		time.Sleep(time.Second) // the store is worth a try again
 		long := lockAsync(bg, a, "r", "1", tierlock.Wait(time.Minute))
 		time.Sleep(1500 * time.Millisecond)
 		s.Set(storetest.OpInspect, storetest.Fault{Kind: storetest.Before})

@@ -76,7 +76,7 @@ func TestCloseWithoutAServer(t *testing.T) {
 	rig.NoLeak(t)
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
+	s := openWith(t, redisstore.RecommendedOptions(proxy.Addr), redisstore.Options{})
 	works(t, s)
 	w := watch(t, s, "k")
 	proxy.BlackHole()
@@ -85,7 +85,7 @@ func TestCloseWithoutAServer(t *testing.T) {
 	}
 	within(t, 4*time.Second, "Close with a silent server", s.Close)
 	w.Close()
-	never := open(t, proxy.Addr)
+	never := openWith(t, redisstore.RecommendedOptions(proxy.Addr), redisstore.Options{})
 	within(t, 4*time.Second, "Close of a store that never connected", never.Close)
 
 	// A client that waits longer than the store for its dead connection.
@@ -97,12 +97,12 @@ func TestCloseWithoutAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	patient := redisstore.New(client, redisstore.Options{})
-	works(t, patient)
+	waiting := redisstore.New(client, redisstore.Options{})
+	works(t, waiting)
 	proxy.BlackHole()
-	if _, err := patient.Inspect(background, name("k")); !errors.Is(err, tierlock.ErrUnavailable) {
+	if _, err := waiting.Inspect(background, name("k")); !errors.Is(err, tierlock.ErrUnavailable) {
 		t.Fatalf("inspect: %v; wanted %v", err, tierlock.ErrUnavailable)
 	}
-	within(t, 4*time.Second, "Close over a client that waits", patient.Close)
+	within(t, 4*time.Second, "Close over a client that waits", waiting.Close)
 	proxy.Cut()
 }

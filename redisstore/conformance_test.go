@@ -36,9 +36,9 @@ func TestConformance(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
 				return storetest.Harness{
 					Open: func(t *testing.T) tierlock.Store {
-						opt := redisstore.RecommendedOptions(srv.Addr)
+						opt := patient(srv.Addr)
 						mode.change(&opt)
-						return openWith(t, opt, redisstore.Options{})
+						return openWith(t, opt, calm)
 					},
 					NoPush: mode.noPush,
 				}
@@ -80,7 +80,7 @@ func TestConformanceOverAClientOfTheCallers(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(client.Close)
-			s := redisstore.New(client, redisstore.Options{})
+			s := redisstore.New(client, calm)
 			t.Cleanup(func() {
 				s.Close()
 				if err := client.Do(background, client.B().Ping().Build()).Error(); err != nil {

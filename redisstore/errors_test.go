@@ -16,7 +16,6 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
-	"github.com/tierlock/tierlock/redisstore"
 )
 
 // answering is a server that answers each command by say, on loopback.
@@ -150,9 +149,9 @@ func TestErrorClasses(t *testing.T) {
 		}
 		return "+OK\r\n"
 	})
-	opt := redisstore.RecommendedOptions(addr)
+	opt := patient(addr)
 	opt.AlwaysRESP2 = true
-	s := openWith(t, opt, redisstore.Options{})
+	s := openWith(t, opt, calm)
 	for _, row := range table {
 		mu.Lock()
 		text = row.text
@@ -246,9 +245,9 @@ func TestRealErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			srv := rig.Redis(t)
 			srv.Do("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
-			opt := redisstore.RecommendedOptions(srv.Addr)
+			opt := patient(srv.Addr)
 			opt.Username, opt.Password = "app", "pw"
-			s := openWith(t, opt, redisstore.Options{})
+			s := openWith(t, opt, calm)
 			lease := newLease()
 			mustAcquire(t, s, ask("k", lease, 30*time.Second))
 			c.cause(t, srv)
@@ -292,9 +291,9 @@ func TestLeastPermissions(t *testing.T) {
 		"+zadd", "+zrem", "+zscore", "+zcard", "+zcount", "+zrange", "+zremrangebyscore",
 		"+publish", "+spublish", "+subscribe", "+ssubscribe", "+unsubscribe", "+sunsubscribe",
 		"+ping", "+hello", "+client")
-	opt := redisstore.RecommendedOptions(srv.Addr)
+	opt := patient(srv.Addr)
 	opt.Username, opt.Password = "app", "pw"
-	s := openWith(t, opt, redisstore.Options{})
+	s := openWith(t, opt, calm)
 	w, err := s.Watch(t.Context(), name("k"))
 	if err != nil {
 		t.Fatal(err)

@@ -54,9 +54,19 @@ func drop(key, lease string) tierlock.ReleaseRequest {
 	return tierlock.ReleaseRequest{Name: name(key), Lease: lease}
 }
 
+// calm and patient are for tests that are not about CallTimeout: a machine that is busy with
+// other tests may stand still for longer than the default.
+var calm = redisstore.Options{CallTimeout: 2 * time.Second}
+
+func patient(addr string) rueidis.ClientOption {
+	opt := redisstore.RecommendedOptions(addr)
+	opt.Dialer.Timeout = 2 * time.Second
+	return opt
+}
+
 func open(t testing.TB, addr string) *redisstore.Store {
 	t.Helper()
-	return openWith(t, redisstore.RecommendedOptions(addr), redisstore.Options{})
+	return openWith(t, patient(addr), calm)
 }
 
 func openWith(t testing.TB, opt rueidis.ClientOption, o redisstore.Options) *redisstore.Store {

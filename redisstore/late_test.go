@@ -70,7 +70,7 @@ func TestPausedServer(t *testing.T) {
 func TestLostReply(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
+	s := openWith(t, redisstore.RecommendedOptions(proxy.Addr), redisstore.Options{})
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	for _, lose := range []struct {
 		name string

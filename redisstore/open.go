@@ -191,7 +191,7 @@ func (s *Store) linkOnce() (linked bool, err error) {
 		case <-s.quit:
 			err = errClosed
 		}
-		return err == nil || !slowDial(err), err
+		return answersAtOnce(err), err
 	}
 
 	type made struct {
@@ -218,7 +218,7 @@ func (s *Store) linkOnce() (linked bool, err error) {
 			m.client.Close()
 			return false, errClosed
 		}
-		return m.err == nil || !slowDial(m.err), m.err
+		return answersAtOnce(m.err), m.err
 	case <-s.quit:
 		// The client cannot be told to stop dialing; it ends with its timeout.
 		go func() {
@@ -228,4 +228,19 @@ func (s *Store) linkOnce() (linked bool, err error) {
 		}()
 		return false, errClosed
 	}
+}
+
+// answersAtOnce tells whether calls may be let through after this outcome:
+// those that fail will fail at once, and the first that does not is the proof
+// that the server is back.
+func answersAtOnce(err error) bool {
+	if err == nil {
+		return true
+	}
+	var answer *rueidis.RedisError
+	if errors.As(err, &answer) {
+		return true
+	}
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" && !op.Timeout() // refused
 }

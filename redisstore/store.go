@@ -328,22 +328,67 @@ func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Recor
 		return tierlock.Record{}, invalid("inspect", name, err)
 	}
 	key := lockKey(name, "")
-	msg, err := s.run(ctx, until, &inspectScript, []string{key, key + holdsSuffix}, nil)
+	rec, err := s.look(ctx, until, key)
+	if err == nil && rec.Holds > 1 {
+		rec, err = s.lookEntered(ctx, until, key)
+	}
 	if err != nil {
 		return tierlock.Record{}, failed("inspect", name, err)
 	}
-	if msg.IsInt64() {
+	return rec, nil
+}
+
+// look is the plain read that waiters poll with: two commands in one round
+// trip, and no script, which would count as a third. Holds 2 stands for an
+// explicit hold, whose leases are still to be counted.
+func (s *Store) look(ctx context.Context, until time.Time, key string) (tierlock.Record, error) {
+	client, err := s.ready()
+	if err != nil {
+		return tierlock.Record{}, err
+	}
+	res, err := s.doMulti(ctx, until, s.clocks.of(key), []rueidis.Completed{
+		// Not as the client's own GET and PTTL, which it knows as reads: those
+		// it may retry, here without end, and send to replicas.
+		client.B().Arbitrary("GET").Keys(key).Build(), client.B().Arbitrary("PTTL").Keys(key).Build()})
+	if err != nil {
+		return tierlock.Record{}, err
+	}
+	value, err := res[0].ToString()
+	if rueidis.IsRedisNil(err) {
 		return tierlock.Record{}, nil
+	}
+	if err != nil {
+		return tierlock.Record{}, err
+	}
+	ms, err := res[1].AsInt64()
+	if err != nil {
+		return tierlock.Record{}, err
+	}
+	if ms == -2 { // it ended between the two
+		return tierlock.Record{}, nil
+	}
+	rec := tierlock.Record{Held: true, Token: readToken(value), Left: time.Duration(max(ms, 0)) * time.Millisecond, Holds: 1}
+	if strings.HasSuffix(value, " ") {
+		rec.Holds = 2
+	}
+	return rec, nil
+}
+
+// lookEntered reads an explicit hold with the number of its leases, atomically.
+func (s *Store) lookEntered(ctx context.Context, until time.Time, key string) (tierlock.Record, error) {
+	msg, err := s.run(ctx, until, &inspectScript, []string{key, key + holdsSuffix}, nil)
+	if err != nil || msg.IsInt64() {
+		return tierlock.Record{}, err
 	}
 	text, err := msg.ToString()
 	if err != nil {
-		return tierlock.Record{}, failed("inspect", name, err)
+		return tierlock.Record{}, err
 	}
 	left, rest, _ := strings.Cut(text, " ")
 	count, value, _ := strings.Cut(rest, " ")
 	holds, err := strconv.Atoi(count)
 	if err != nil {
-		return tierlock.Record{}, failed("inspect", name, fmt.Errorf("unexpected answer: %w", err))
+		return tierlock.Record{}, fmt.Errorf("unexpected answer: %w", err)
 	}
 	return tierlock.Record{Held: true, Token: readToken(value), Left: readLeft(left), Holds: holds}, nil
 }

@@ -21,6 +21,7 @@ const callTimeout = tierlock.DefaultCallTimeout
 func TestCancelledAroundTheReply(t *testing.T) {
 	noLeak(t)
 	const reply, from, to = 200, 150, 300 // ms
+	const batches = 6                    // not all at once: the reply is to come on time
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
 	s := newSpy(open(t, proxy.Addr))
@@ -29,8 +30,7 @@ func TestCancelledAroundTheReply(t *testing.T) {
 	proxy.Delay(0, reply*time.Millisecond)
 
 	var locked, refused [to]bool
-	each(to-from, func(i int) error {
-		i += from
+	cancelled := func(i int) error {
 		ctx, cancel := context.WithCancel(bg)
 		defer cancel()
 		timer := time.AfterFunc(time.Duration(i)*time.Millisecond, cancel)
@@ -53,7 +53,10 @@ func TestCancelledAroundTheReply(t *testing.T) {
 			return fmt.Errorf("cancelled after %d ms: the lock says %w", i, k.Err())
 		}
 		return k.Unlock()
-	}, t)
+	}
+	for b := range batches {
+		each((to-from)/batches, func(i int) error { return cancelled(from + i*batches + b) }, t)
+	}
 	ended := time.Now()
 	n := 0
 	for i := range locked {

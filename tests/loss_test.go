@@ -55,6 +55,7 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 	for n := range rounds {
 		var rs [links]lossRound
 		var waits [links]int
+		var entered [links]tierlock.Token
 		each(links, func(i int) error {
 			r := &rs[i]
 			r.key = fmt.Sprint("k", i)
@@ -81,15 +82,15 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 		}, t)
 		for i := range rs {
 			r := &rs[i]
-			entered := other.wait(waits[i], "locked").Token
+			entered[i] = *other.wait(waits[i], "locked").Token
 			// The grant's own time, by the clock of the same machine, is the
 			// earliest at which the other can have entered.
-			margin := entered.ServerTime.Sub(time.Unix(0, r.ended.Load()))
+			margin := entered[i].ServerTime.Sub(time.Unix(0, r.ended.Load()))
 			if r.ended.Load() == 0 || margin < least {
 				t.Errorf("round %d, %s: belief ended %v before the next grant, want at least %v", n, r.key, margin, least)
 			}
-			if entered.Fence <= r.lock.Token().Fence {
-				t.Errorf("round %d, %s: fence %d after %d", n, r.key, entered.Fence, r.lock.Token().Fence)
+			if entered[i].Fence <= r.lock.Token().Fence {
+				t.Errorf("round %d, %s: fence %d after %d", n, r.key, entered[i].Fence, r.lock.Token().Fence)
 			}
 		}
 		for i := range at {
@@ -114,8 +115,9 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 		}
 		for i := range rs {
 			r := &rs[i]
-			if held, err := at[i].locker.Inspect(bg, "job", r.key); err == nil && held.Token.Lease == r.lock.Token().Lease {
-				t.Errorf("round %d, %s: the old lease is back", n, r.key)
+			var now tierlock.Token
+			if text := srv.Text("GET", keyOf("job", r.key)); now.UnmarshalJSON([]byte(text)) != nil || now.Lease != entered[i].Lease {
+				t.Errorf("round %d, %s: the key is %q, want the new owner's, %v", n, r.key, text, entered[i])
 			}
 			other.mustUnlock(waits[i])
 			wantGone(t, srv, "job", r.key)

@@ -88,7 +88,7 @@ func loopLasts() time.Duration {
 // push, and next to none is ended by it: that would be a lost wake-up.
 func TestNoLostWakeUp(t *testing.T) {
 	t.Parallel()
-	const bound, rare = time.Second + slack, 3
+	const bound = time.Second + slack
 	res := tierlock.Resource{Name: "job", TTL: 10 * time.Second}
 	srv := rig.Redis(t)
 	a, b := newLocker(t, open(t, srv.Addr), res), newLocker(t, open(t, srv.Addr), res)
@@ -113,8 +113,8 @@ func TestNoLostWakeUp(t *testing.T) {
 		if len(r.Errors) > 0 {
 			t.Errorf("loop %d: %q", i, r.Errors)
 		}
-		if r.Longest > bound || r.Slow > rare {
-			t.Errorf("loop %d: longest wait %v, %d of 900 ms and more; want at most %v and %d", i, r.Longest, r.Slow, bound, rare)
+		if r.Longest > bound || r.Slow > r.Rounds/1000 {
+			t.Errorf("loop %d: longest wait %v, %d of 900 ms and more; want at most %v and %d", i, r.Longest, r.Slow, bound, r.Rounds/1000)
 		}
 		if r.Rounds < 100 {
 			t.Errorf("loop %d: only %d rounds", i, r.Rounds)
@@ -167,7 +167,7 @@ func TestPushConnectionKilledAtTheRelease(t *testing.T) {
 	srv := rig.Redis(t)
 	a, b := newLocker(t, open(t, srv.Addr), res), newLocker(t, open(t, srv.Addr), res)
 	var took []time.Duration
-	for _, after := range []time.Duration{-20, -5, -1, 0, 0, 0, 1, 5, 20, 50} {
+	for _, after := range []time.Duration{-20, -10, -5, -5, -3, -3, -2, -1, -1, 0, 0, 0, 1, 5, 20, 50} {
 		k := mustLock(t, a, "job", "k")
 		type outcome struct {
 			lock *tierlock.Lock
@@ -199,13 +199,13 @@ func TestPushConnectionKilledAtTheRelease(t *testing.T) {
 		if o.err != nil {
 			t.Fatal(o.err)
 		}
-		between(t, fmt.Sprintf("from the release to the lock (killed %v ms after it)", int(after)), o.at.Sub(at), -slack, time.Second+slack)
+		between(t, fmt.Sprintf("from the release to the lock (killed %d ms after it)", after), o.at.Sub(at), -slack, time.Second+slack)
 		took = append(took, o.at.Sub(at))
 		mustUnlock(t, o.lock)
 	}
 	slices.Sort(took)
 	t.Logf("from the release to the lock: %v", took)
-	if median := took[len(took)/2]; median > 500*time.Millisecond {
-		t.Errorf("mostly the poll alone has ended the wait: %v", took)
+	if slow := took[len(took)-3]; slow > 700*time.Millisecond {
+		t.Errorf("the poll alone has ended some waits: %v", took)
 	}
 }
