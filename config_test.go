@@ -176,6 +176,9 @@ func TestConfigIsCopied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if cfg.Resources[0] != (tierlock.Resource{Name: "r"}) || cfg.CallTimeout != 0 {
+			t.Errorf("New filled in the caller's own configuration: %+v", cfg)
+		}
 		cfg.Resources[0] = tierlock.Resource{Name: "other", TTL: time.Second}
 		k := mustLock(t, l, "r", "1")
 		if got := k.Token().TTL; got != tierlock.DefaultTTL {

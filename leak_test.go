@@ -38,6 +38,7 @@ func TestNothingGrows(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			runtime.GC()
+			runtime.GC() // what the first one finalised
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			return m.HeapAlloc, runtime.NumGoroutine()
@@ -46,7 +47,7 @@ func TestNothingGrows(t *testing.T) {
 			cycle(fmt.Sprint("warm-up ", i))
 		}
 		heap, goroutines := measure()
-		const keys = 5000
+		const keys = 2000
 		for i := range keys {
 			cycle(fmt.Sprint("key ", i))
 		}
@@ -54,7 +55,7 @@ func TestNothingGrows(t *testing.T) {
 		if goroutines2 > goroutines {
 			t.Errorf("%d goroutines after %d keys, %d before", goroutines2, keys, goroutines)
 		}
-		if grown := int64(heap2) - int64(heap); grown > keys*100 {
+		if grown := int64(heap2) - int64(heap); grown > keys*150 {
 			t.Errorf("%d bytes more after %d keys, %d a key", grown, keys, grown/keys)
 		}
 	})

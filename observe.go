@@ -70,7 +70,7 @@ type AcquireEnd struct {
 }
 
 // Result is the label for Err: ok, held, unavailable, misconfigured,
-// reentrant, queue-full, closed, canceled or error.
+// queue-full, closed, canceled or error.
 func (e AcquireEnd) Result() string { return resultOf(e.Err) }
 
 // QueuedEvent tells the length of a resource's queues in this process.

@@ -142,7 +142,7 @@ func TestErrorClasses(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch strings.ToUpper(cmd[0]) {
-		case "EVALSHA", "EVAL":
+		case "EVALSHA", "EVAL", "GET", "PTTL":
 			return "-" + text + "\r\n"
 		case "HELLO":
 			return "*4\r\n$7\r\nversion\r\n$5\r\n6.2.0\r\n$5\r\nproto\r\n:2\r\n"

@@ -21,7 +21,7 @@ const callTimeout = tierlock.DefaultCallTimeout
 func TestCancelledAroundTheReply(t *testing.T) {
 	noLeak(t)
 	const reply, from, to = 200, 150, 300 // ms
-	const batches = 6                    // not all at once: the reply is to come on time
+	const batches = 6                     // not all at once: the reply is to come on time
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
 	s := newSpy(open(t, proxy.Addr))

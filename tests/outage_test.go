@@ -121,6 +121,9 @@ func TestDeadRedisFailsFast(t *testing.T) {
 		if !errors.Is(err, tierlock.ErrUnavailable) {
 			t.Fatalf("call %d: %v", i, err)
 		}
+		if time.Since(start) > 6*lasting {
+			t.Fatalf("%d calls took %v", i+1, time.Since(start))
+		}
 		time.Sleep(lasting / calls)
 	}
 	d := time.Since(start)
