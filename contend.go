@@ -20,6 +20,8 @@ const (
 	pollMin, pollMax = 50 * time.Millisecond, 250 * time.Millisecond
 	// After an answer that was lost or late.
 	retryMin, retryMax = 20 * time.Millisecond, 80 * time.Millisecond
+	// A call that had less time says nothing by its failure.
+	minTelling = 100 * time.Millisecond
 	// A watch that could not be had is asked for again after this.
 	rewatch = 2 * time.Second
 )
@@ -112,7 +114,7 @@ func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration,
 	}
 	ttl := a.call.ttl
 	margin := watchdog.Margin(ttl)
-	budget := min(l.cfg.CallTimeout, (ttl-margin)/2)
+	budget := a.fullBudget()
 	if left, bounded := a.waitLeft(); bounded {
 		budget = min(budget, max(left, time.Millisecond))
 	}
@@ -150,9 +152,19 @@ func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration,
 }
 
 // telling reports whether a failed call says something about the store: not
-// where our own time limit or the caller's context may have cut it short.
+// where the caller's context, or what was left of the wait, may have cut it
+// short, nor where a very short lease allowed it no time to speak of.
 func (a *acquisition) telling(ctx, callCtx context.Context, budget time.Duration) bool {
-	return ctx.Err() == nil && (callCtx.Err() == nil || budget >= a.locker.cfg.CallTimeout)
+	if ctx.Err() != nil {
+		return false
+	}
+	return callCtx.Err() == nil || budget >= max(a.fullBudget(), min(minTelling, a.locker.cfg.CallTimeout))
+}
+
+// fullBudget is what a call to the store may take where the wait leaves it.
+func (a *acquisition) fullBudget() time.Duration {
+	ttl := a.call.ttl
+	return min(a.locker.cfg.CallTimeout, (ttl-watchdog.Margin(ttl))/2)
 }
 
 // grant makes the hold of a granted lease, unless it comes too late for

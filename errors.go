@@ -72,7 +72,7 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	s := fmt.Sprintf("tierlock: %s/%s is held by another after waiting %v", e.Resource, e.Key, e.Waited.Round(time.Millisecond))
+	s := fmt.Sprintf("tierlock: %s/%s is held by another after waiting %v", e.Resource, printable(e.Key), e.Waited.Round(time.Millisecond))
 	if !e.Holder.IsZero() {
 		s += " (holder: " + e.Holder.String() + ")"
 	}

@@ -6,7 +6,8 @@ import (
 )
 
 // Option changes one call of Lock, TryLock or Do. The set is closed; of two
-// options of one kind the later counts.
+// options of one kind the later counts. A call that enters a hold takes it as
+// it is: its lease, its expectation and its token's request id stay.
 type Option struct {
 	kind optionKind
 	d    time.Duration

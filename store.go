@@ -49,7 +49,7 @@ func parseTier(s string) (Tier, error) {
 type Name struct{ Namespace, Resource, Key string }
 
 // String is the form for logs and errors.
-func (n Name) String() string { return n.Namespace + ":" + n.Resource + "/" + n.Key }
+func (n Name) String() string { return n.Namespace + ":" + n.Resource + "/" + printable(n.Key) }
 
 // Store is one lock backend. The library's own are redisstore and localstore;
 // package storetest checks any other.

@@ -142,9 +142,9 @@ func (t Token) String() string {
 	if t.IsZero() {
 		return "no token"
 	}
-	s := fmt.Sprintf("%s/%s hold=%s fence=%d tier=%s holder=%s", t.Resource, t.Key, t.ID, t.Fence, t.Tier, t.Holder)
+	s := fmt.Sprintf("%s/%s hold=%s fence=%d tier=%s holder=%s", t.Resource, printable(t.Key), t.ID, t.Fence, t.Tier, printable(t.Holder))
 	if t.RequestID != "" {
-		s += " request=" + t.RequestID
+		s += " request=" + printable(t.RequestID)
 	}
 	return s
 }
@@ -179,4 +179,14 @@ func fromMicros(us int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
+}
+
+// printable is s if it can stand in a line as it is, else quoted.
+func printable(s string) string {
+	for _, r := range s {
+		if !strconv.IsPrint(r) || r == '"' {
+			return strconv.Quote(s)
+		}
+	}
+	return s
 }

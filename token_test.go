@@ -207,3 +207,24 @@ func TestTokenText(t *testing.T) {
 		t.Errorf("inside another value: %s, %v", b, err)
 	}
 }
+
+// One line stays one line, whatever the key and the holder are.
+func TestTextFormsAreOneLine(t *testing.T) {
+	tok := tierlock.Token{Lease: "l", ID: "i", Resource: "r", Key: "a\nb", Holder: "h\r\n", RequestID: "q\x00\u2028"}
+	for what, s := range map[string]string{
+		"token": tok.String(),
+		"name":  tierlock.Name{Namespace: "n", Resource: "r", Key: "a\nb"}.String(),
+		"held":  (&tierlock.HeldError{Resource: "r", Key: "a\nb", Holder: tok}).Error(),
+		"lost":  (&tierlock.LostError{Token: tok}).Error(),
+	} {
+		if strings.ContainsAny(s, "\n\r\x00\u2028") {
+			t.Errorf("%s: %q", what, s)
+		}
+		if !strings.Contains(s, `"a\nb"`) {
+			t.Errorf("%s does not quote the key: %s", what, s)
+		}
+	}
+	if s := (tierlock.Name{Namespace: "n", Resource: "r", Key: "订单 42"}).String(); s != "n:r/订单 42" {
+		t.Errorf("a printable key is changed: %s", s)
+	}
+}
