@@ -59,6 +59,7 @@ type acquisition struct {
 	holder Token       // and by whom
 	failed error       // the store's last failure, nil after an answer
 
+	over    bool      // the place is lost: no further attempt
 	dirty   bool      // a grant may have been made that we did not see
 	settled time.Time // nothing that we sent is executed after that
 }
@@ -121,22 +122,34 @@ func (a *acquisition) queue(ctx context.Context) error {
 		l.queued.Add(-1)
 	}()
 	defer a.learn() // before the place is left
-	select {
-	case <-a.place.turn:
-		return nil
-	case <-ctx.Done():
-		return contextError(ctx)
-	case <-l.closing:
-		return ErrClosed
-	case <-a.over():
-		return errWaitOver
+	for {
+		changed := l.store.changed() // before the look at it
+		if l.store.breaker.Open() && !a.call.untilDone {
+			if k := a.place.knows(); !k.active && !k.held {
+				return a.downError()
+			}
+		}
+		select {
+		case <-a.place.turn:
+			return nil
+		case <-changed:
+		case <-ctx.Done():
+			return ended(ctx)
+		case <-l.closing:
+			return ErrClosed
+		case <-a.waitOver():
+			return errWaitOver
+		}
 	}
 }
 
 // learn takes over what the contender in front has been told meanwhile.
 func (a *acquisition) learn() knowledge {
 	k := a.place.knows()
-	a.held, a.holder, a.failed = k.held, k.holder, k.failed
+	a.held, a.holder = k.held, k.holder
+	if k.failed != nil {
+		a.failed = k.failed
+	}
 	return k
 }
 
@@ -160,7 +173,7 @@ func (a *acquisition) ask(ctx context.Context) error {
 			return nil
 		case <-k.change:
 		case <-ctx.Done():
-			return contextError(ctx)
+			return ended(ctx)
 		case <-a.locker.closing:
 			return ErrClosed
 		case <-limit.C:
@@ -169,11 +182,21 @@ func (a *acquisition) ask(ctx context.Context) error {
 	}
 }
 
+// endedContext marks the error of the caller's context, whose cause may match
+// anything, the errors of this package included.
+type endedContext struct{ error }
+
+func ended(ctx context.Context) error { return endedContext{contextError(ctx)} }
+
 // refusal is the error that the caller gets.
 func (a *acquisition) refusal(err error) error {
-	over := errors.Is(err, errWaitOver)
+	over := err == errWaitOver
+	byContext := false
+	if e, ok := err.(endedContext); ok {
+		err, byContext = e.error, true
+	}
 	switch {
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrMisconfigured), errors.Is(err, ErrQueueFull):
+	case !byContext && (err == ErrClosed || errors.Is(err, ErrMisconfigured) || errors.Is(err, ErrQueueFull)):
 	case a.held:
 		e := &HeldError{Resource: a.name.Resource, Key: a.name.Key, Waited: time.Since(a.start), Holder: a.holder}
 		if !over {

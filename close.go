@@ -11,8 +11,9 @@ import (
 	"github.com/tierlock/tierlock/watchdog"
 )
 
-// Close ends the Locker. From its start no lock is given and every waiting
-// call fails with ErrClosed. Close then waits until ctx ends for the present
+// Close ends the Locker. From its start no lock is given (but that a call may
+// still enter the hold that its context carries) and every waiting call fails
+// with ErrClosed. Close then waits until ctx ends for the present
 // holds to be unlocked, renewing them meanwhile, and for the releases that go
 // on in the background. The contexts of the holds that are left then end with
 // ErrClosed; nothing renews their keys any more, and each is left to end on
@@ -66,8 +67,10 @@ func (l *Locker) Close(ctx context.Context) error {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
 	}
 	l.dog.Close()
-	l.notify.logs.flush(grace)
-	l.notify.events.flush(grace)
+	flush, stop := context.WithTimeout(grace, l.cfg.CallTimeout) // grace may have no end
+	defer stop()
+	l.notify.logs.flush(flush)
+	l.notify.events.flush(flush)
 	l.closeOK = errors.Join(problems...)
 	return l.closeOK
 }

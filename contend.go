@@ -48,7 +48,9 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 			if !a.patient() {
 				return nil, a.downError()
 			}
-			if err := a.pause(ctx, jitter(retryMin, retryMax)+l.store.breaker.Wait(time.Now()), nil); err != nil {
+			changed := l.store.changed()
+			wait := jitter(retryMin, retryMax) + l.store.breaker.Wait(time.Now())
+			if err := a.pause(ctx, wait, changed); err != nil && err != errSignal {
 				return nil, err
 			}
 			continue
@@ -98,7 +100,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 		}
 		read = true
 		switch err := a.pause(ctx, poll, signal); {
-		case errors.Is(err, errSignal):
+		case err == errSignal:
 			read = false
 		case err != nil:
 			return nil, err
@@ -137,12 +139,17 @@ func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration,
 		a.place.answer(true, res.Token, nil)
 		return nil, res.Left, nil
 	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured):
-		// Answers, too: nothing was changed, and the store is up.
+		// Answers, too: the store is up. Late means that nothing was changed;
+		// what a misconfigured store did before it failed is not known.
+		if !errors.Is(err, ErrLate) {
+			a.dirty, a.settled = true, laterOf(a.settled, time.Now())
+		}
 		l.report(err)
 	default:
 		a.dirty = true
 		a.settled = time.Now().Add(2*budget + 50*time.Millisecond)
 		if !a.telling(ctx, callCtx, budget) {
+			a.place.answer(false, Token{}, nil) // what was known is no longer sure
 			return nil, 0, err
 		}
 		l.report(err)
@@ -171,9 +178,18 @@ func (a *acquisition) fullBudget() time.Duration {
 // anybody to want it.
 func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, res AcquireResult) (*Lock, error) {
 	l, r := a.locker, a.resource
+	if watchdog.Since(sent) >= a.call.ttl-watchdog.Margin(a.call.ttl) {
+		// Nobody may believe in it any more. The place is kept: the next
+		// attempt, with the same lease, makes a new lease of it.
+		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
+		return nil, errLateGrant
+	}
 	h := &hold{locker: l, resource: r, name: a.name, token: res.Token, explicit: a.call.holder != "",
 		place: a.place, sent: sent, settled: a.settled}
-	k := h.open(ctx, 0)
+	k, err := h.open(ctx, 0)
+	if err != nil {
+		return nil, err // cannot be: nobody else knows the hold
+	}
 	a.place.hold(h.token)
 	l.holds.add(h)
 	if n := r.holds.Add(1); r.cfg.MaxHolds > 0 && n > int64(r.cfg.MaxHolds) {
@@ -184,20 +200,23 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, res Acqu
 	}
 	h.watch(a.call)
 
-	// Whoever ended the hold meanwhile (a lease that came too late, the
-	// caller's context, Close) wins: the key is given back.
-	var err error
+	// Whoever ended the hold meanwhile (a stop of this process, the caller's
+	// context, Close) wins: the key is given back.
 	switch {
 	case h.lossOnly() != nil:
-		err = fmt.Errorf("%w: the grant came too late: %w", ErrUnavailable, h.lossOnly())
+		err = errLateGrant
 	case ctx.Err() != nil:
-		err = contextError(ctx)
+		err = ended(ctx)
 	case a.isClosing():
 		err = ErrClosed
 	}
 	if err == nil {
+		if res.Reentered {
+			h.tellReentered()
+		}
 		return k, nil
 	}
+	a.over = true // the place is lost with the hold, so there is no further attempt
 	h.abandon(k, err)
 	// Only an earlier attempt can still be under way, but the grant runs from
 	// now on: a key in the past would be taken for expired, and not undone.
@@ -207,17 +226,20 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, res Acqu
 
 // failure says what an attempt's error means for the call: nil to go on.
 func (a *acquisition) failure(ctx context.Context, err error) error {
-	a.failed = err
 	switch {
-	case errors.Is(err, ErrMisconfigured), errors.Is(err, ErrClosed):
+	case err == ErrClosed || errors.Is(err, ErrMisconfigured):
 		return err
 	case ctx.Err() != nil:
-		return contextError(ctx)
-	case a.call.noWait:
+		return ended(ctx)
+	}
+	a.failed = err
+	if a.over || a.call.noWait {
 		return errWaitOver
 	}
 	return nil
 }
+
+var errLateGrant = fmt.Errorf("%w: the grant came too late", ErrUnavailable)
 
 // patient reports whether the call goes on while the store is down: only if
 // it was told to, or if it already waits for a key known to be held.
@@ -244,9 +266,12 @@ func (a *acquisition) read(ctx context.Context) (time.Duration, error) {
 	defer cancel()
 	rec, err := l.store.Inspect(callCtx, a.name)
 	if err != nil {
-		if a.telling(ctx, callCtx, budget) {
-			l.report(err)
+		if !a.telling(ctx, callCtx, budget) {
+			a.place.answer(false, Token{}, nil)
+			return 0, err
 		}
+		l.report(err)
+		a.place.answer(false, Token{}, err)
 		return 0, err
 	}
 	l.report(nil)
@@ -261,6 +286,7 @@ func (a *acquisition) read(ctx context.Context) (time.Duration, error) {
 	return max(rec.Left, time.Millisecond), nil
 }
 
+// watch asks for wake-ups; without them polling serves.
 func (a *acquisition) watch(ctx context.Context) Watch {
 	w, ok := a.locker.store.Store.(Watcher)
 	if !ok {
@@ -291,18 +317,18 @@ func (a *acquisition) pause(ctx context.Context, d time.Duration, signal <-chan 
 		return nil
 	case <-signal:
 		return errSignal
-	case <-a.over():
+	case <-a.waitOver():
 		return errWaitOver
 	case <-ctx.Done():
-		return contextError(ctx)
+		return ended(ctx)
 	case <-a.locker.closing:
 		return ErrClosed
 	}
 }
 
-// over is ready when the wait is over; it never is for a call that waits
+// waitOver is ready when the wait is over; it never is for a call that waits
 // until its context ends.
-func (a *acquisition) over() <-chan time.Time {
+func (a *acquisition) waitOver() <-chan time.Time {
 	left, bounded := a.waitLeft()
 	if !bounded || a.call.noWait {
 		return nil
@@ -324,7 +350,7 @@ func (a *acquisition) waitLeft() (time.Duration, bool) {
 
 func (a *acquisition) stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return ended(ctx)
 	}
 	if a.isClosing() {
 		return ErrClosed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -96,14 +97,14 @@ const (
 	// had failed: the process was paused or suspended, or the caller's
 	// context had ended and the lock was not unlocked in time.
 	Expired LossReason = iota + 1
-	// TakenByOther: the store says that another lease holds the key.
-	TakenByOther
+	// Taken: the store says that another lease holds the key.
+	Taken
 	// Unconfirmed: the lease ran out by the holder's clock because the store
 	// answered no renewal.
 	Unconfirmed
-	// Vanished: the store says that the key does not exist: it lost its data,
+	// Gone: the store says that the key does not exist: it lost its data,
 	// or somebody deleted the key.
-	Vanished
+	Gone
 )
 
 // String is the name used in logs, errors and labels.
@@ -111,11 +112,11 @@ func (r LossReason) String() string {
 	switch r {
 	case Expired:
 		return "expired"
-	case TakenByOther:
+	case Taken:
 		return "taken"
 	case Unconfirmed:
 		return "unconfirmed"
-	case Vanished:
+	case Gone:
 		return "gone"
 	}
 	return fmt.Sprintf("reason(%d)", uint8(r))
@@ -142,8 +143,11 @@ func (e *LostError) Error() string {
 // Is makes errors.Is(err, ErrLost) true.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
-// Unwrap gives the store's last error.
-func (e *LostError) Unwrap() error { return e.Err }
+// Unwrap gives the store's last error, but for the classes that tell a caller
+// that nothing is held, or that the lock was held until now: a loss is neither.
+func (e *LostError) Unwrap() error {
+	return masked(e.Err, ErrUnavailable, ErrMisconfigured, ErrLate, context.Canceled, context.DeadlineExceeded)
+}
 
 // contextError is the error of an ended context. It matches both ctx.Err and
 // context.Cause: a custom cause alone would stop matching
@@ -156,23 +160,33 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// callError is a store's error about a call that was cut short. It matches all
-// that the error does but for the context's errors: the limit was ours, and who
-// matches these asks whether his own context has ended. If it has, that is told
-// beside this.
-type callError struct{ err error }
-
-func (e *callError) Error() string      { return e.err.Error() }
-func (e *callError) As(target any) bool { return errors.As(e.err, target) }
-func (e *callError) Is(target error) bool {
-	return target != context.DeadlineExceeded && target != context.Canceled && errors.Is(e.err, target)
+// maskedError matches all that err does but for some errors, to which callers
+// would give another meaning where it stands.
+type maskedError struct {
+	err  error
+	mask []error
 }
 
-func ofCall(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return &callError{err}
+func (e *maskedError) Error() string      { return e.err.Error() }
+func (e *maskedError) As(target any) bool { return errors.As(e.err, target) }
+func (e *maskedError) Is(target error) bool {
+	return !slices.Contains(e.mask, target) && errors.Is(e.err, target)
+}
+
+func masked(err error, mask ...error) error {
+	for _, m := range mask {
+		if errors.Is(err, m) {
+			return &maskedError{err, mask}
+		}
 	}
 	return err
+}
+
+// ofCall is a store's error about a call that the library's own limit may have
+// cut short. Who matches the context's errors asks whether his own context has
+// ended; if it has, that is told beside this.
+func ofCall(err error) error {
+	return masked(err, context.DeadlineExceeded, context.Canceled)
 }
 
 // resultOf is the bounded label for an acquire's error.
@@ -180,16 +194,16 @@ func resultOf(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
+	case errors.Is(err, ErrHeld):
+		return "held"
+	case errors.Is(err, context.Canceled): // before what its cause may match
+		return "canceled"
 	case errors.Is(err, ErrClosed):
 		return "closed"
 	case errors.Is(err, ErrQueueFull):
 		return "queue-full"
 	case errors.Is(err, ErrMisconfigured):
 		return "misconfigured"
-	case errors.Is(err, ErrHeld):
-		return "held"
-	case errors.Is(err, context.Canceled):
-		return "canceled"
 	case errors.Is(err, ErrUnavailable):
 		return "unavailable"
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tierlock/tierlock/watchdog"
@@ -26,6 +27,8 @@ type hold struct {
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
 
+	unanswered atomic.Bool // the last renewal was not answered
+
 	mu        sync.Mutex
 	lease     *watchdog.Lease
 	handles   []*Lock
@@ -34,17 +37,23 @@ type hold struct {
 	cause     error // why the hold ended; nil before
 }
 
-// open adds a handle for a caller with that context. It is nil if nobody may
-// enter any more. limit bounds the handle alone; 0 for none.
-func (h *hold) open(ctx context.Context, limit time.Duration) *Lock {
+// open adds a handle for a caller with that context. limit bounds the handle
+// alone; 0 for none. It refuses with ErrReleased where the hold is over, so that
+// the caller may as well contend, and with ErrReentrant where it is renewed no
+// more: to enter it would be to lose it soon.
+func (h *hold) open(ctx context.Context, limit time.Duration) (*Lock, error) {
 	base, cancel := context.WithCancelCause(ctx)
 	k := &Lock{hold: h, cancel: cancel, outer: lockOf(ctx), live: true}
 	k.ctx = &lockContext{Context: base, lock: k}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.releasing || h.cause != nil {
+	switch {
+	case h.releasing || h.cause != nil:
 		cancel(ErrReleased)
-		return nil
+		return nil, ErrReleased
+	case len(h.handles) > 0 && h.live == 0:
+		cancel(ErrReentrant)
+		return nil, fmt.Errorf("%w: the hold's own context has ended: %s", ErrReentrant, h.token)
 	}
 	h.handles = append(h.handles, k)
 	h.live++
@@ -55,12 +64,14 @@ func (h *hold) open(ctx context.Context, limit time.Duration) *Lock {
 		k.bound = time.AfterFunc(limit, func() {
 			k.exceeded.Store(true)
 			k.cancel(h.exceededError(limit))
+			h.callerGone(k) // nobody works under this handle any more
 		})
 	}
-	return k
+	return k, nil
 }
 
-// callerGone is told when the context ends with which a handle was taken.
+// callerGone is told when the context ends with which a handle was taken, or
+// the handle's own bound is reached.
 // Renewal ends with the last of them; the key stays, because the body may
 // still run.
 func (h *hold) callerGone(k *Lock) {
@@ -100,20 +111,21 @@ func (h *hold) unlock(k *Lock) error {
 	}
 	h.mu.Unlock()
 
-	var err error
+	var bound error
+	if k.exceeded.Load() {
+		bound = h.exceededError(0)
+	}
 	if last {
 		// The context ends before the key is given up: nobody believes in a
 		// lock that another may have.
 		h.finalCause(k)
-		err = h.release()
-	} else {
-		k.cancel(ErrReleased)
-		err = h.lossOnly()
+		return h.release(bound)
 	}
-	if err == nil && k.exceeded.Load() {
-		err = h.exceededError(0)
+	k.cancel(ErrReleased)
+	if err := h.lossOnly(); err != nil {
+		return err
 	}
-	return err
+	return bound
 }
 
 // finalCause ends the last handle's context: with the loss, if there was one
@@ -126,14 +138,15 @@ func (h *hold) finalCause(k *Lock) {
 	k.cancel(ErrReleased)
 }
 
-// release stops the renewal and gives the key up. Only the last unlock calls it.
-func (h *hold) release() error {
+// release stops the renewal and gives the key up. Only the last unlock calls
+// it; its own bound's error is the result where there is no other.
+func (h *hold) release(bound error) error {
 	l := h.locker
 	// First stop, then release: nothing renews after a release. The wait is
 	// for a renewal in flight. One that outlasts it does no harm: a store
 	// renews only what still carries the lease.
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CallTimeout)
-	left, stopped := h.lease.Left(), time.Now()
+	left, stopped := h.lease.Left(), watchdog.Now()
 	end, over := h.lease.Stop(ctx)
 	cancel()
 	var loss error
@@ -150,6 +163,11 @@ func (h *hold) release() error {
 	cancel()
 	l.report(err)
 	latency := time.Since(sent)
+	if req.Keep > 0 && h.unanswered.Load() {
+		// A renewal whose answer was lost may still be executed, and prolong
+		// what is kept.
+		h.settled = laterOf(h.settled, sent.Add(l.cfg.CallTimeout))
+	}
 	if err != nil || sent.Before(h.settled) {
 		// Not confirmed; or an earlier attempt of this acquisition, whose
 		// answer was lost, may still be executed and grant the lease anew.
@@ -162,17 +180,20 @@ func (h *hold) release() error {
 		if loss == nil {
 			err = fmt.Errorf("tierlock: unlock %s: release not confirmed: %w", h.token, err)
 		}
-	case loss == nil && state != Owned && time.Since(stopped) < left:
+	case loss == nil && state != LeaseOwned && watchdog.Since(stopped) < left:
 		// By our clock the lease still ran when this answer came: the store
 		// lost it, or somebody deleted it. (Later it may just have expired
 		// while the release was under way, after an intact hold.)
-		loss = h.lost(lossOfState(state), time.Since(stopped), nil)
+		loss = &LostError{Token: h.token, Reason: lossOfState(state), Held: stopped.Sub(h.sent)}
 	}
 	if loss != nil {
 		err = loss
 		h.finish(loss)
 	} else {
 		h.finish(ErrReleased)
+	}
+	if err == nil {
+		err = bound
 	}
 	held := watchdog.Since(h.sent)
 	l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
@@ -251,21 +272,16 @@ func (h *hold) endError(end watchdog.End) error {
 	case watchdog.Limit:
 		return h.exceededError(end.Held)
 	case watchdog.NotHeld:
-		state := Gone
+		state := LeaseGone
 		var not *notHeldError
 		if errors.As(end.Err, &not) {
 			state = not.state
 		}
-		return h.lost(lossOfState(state), 0, end.Err)
+		return &LostError{Token: h.token, Reason: lossOfState(state), Held: end.Held, Err: end.Err}
 	case watchdog.Unconfirmed:
 		return &LostError{Token: h.token, Reason: Unconfirmed, Held: end.Held, Err: end.Err}
 	}
 	return &LostError{Token: h.token, Reason: Expired, Held: end.Held, Err: end.Err}
-}
-
-// lost is a loss that a store told; since is how long ago that was true.
-func (h *hold) lost(reason LossReason, since time.Duration, err error) *LostError {
-	return &LostError{Token: h.token, Reason: reason, Held: watchdog.Since(h.sent) - since, Err: err}
 }
 
 func (h *hold) exceededError(held time.Duration) error {
@@ -276,10 +292,10 @@ func (h *hold) exceededError(held time.Duration) error {
 }
 
 func lossOfState(s Ownership) LossReason {
-	if s == Taken {
-		return TakenByOther
+	if s == LeaseTaken {
+		return Taken
 	}
-	return Vanished
+	return Gone
 }
 
 // notHeldError carries a store's definite answer through the watchdog.
@@ -298,15 +314,16 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 	sent := time.Now()
 	results := l.store.Renew(ctx, reqs)
 	errs := make([]error, len(batch))
-	for i := range batch {
+	for i, r := range batch {
 		switch {
 		case i >= len(results):
 			errs[i] = fmt.Errorf("%w: no result for a renewal", ErrUnavailable)
 		case results[i].Err != nil:
 			errs[i] = results[i].Err
-		case results[i].State != Owned:
+		case results[i].State != LeaseOwned:
 			errs[i] = &notHeldError{results[i].State}
 		}
+		r.Lease.Value().(*hold).unanswered.Store(errs[i] != nil && !errors.Is(errs[i], watchdog.ErrNotHeld))
 	}
 	// One batch is one call: it counts once, as a failure only if nothing in
 	// it was answered.
@@ -361,7 +378,9 @@ func (h *hold) abandon(k *Lock, cause error) {
 	if k.stopCtx != nil {
 		k.stopCtx()
 	}
-	h.lease.Stop(context.Background()) // no renewal is due yet: it does not wait
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	h.lease.Stop(over) // without a wait: the undo that follows is repeated
 	h.mu.Lock()
 	h.handles, h.releasing = nil, true
 	h.mu.Unlock()

@@ -102,6 +102,9 @@ func (k *Lock) Ensure(d time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(k.ctx, k.hold.locker.cfg.CallTimeout, ErrUnavailable)
 	defer cancel()
 	if err := k.hold.lease.Ensure(ctx, d); err != nil {
+		if end := k.hold.ended(); end != nil {
+			return end
+		}
 		if k.ctx.Err() == nil {
 			err = ofCall(err)
 		}

@@ -46,10 +46,20 @@ type backend struct {
 	Store
 	breaker degrade.Breaker
 	lastErr atomic.Pointer[error]
+
+	mu     sync.Mutex
+	change chan struct{} // closed, and replaced, when the breaker opens or closes
+}
+
+// changed is closed at the next change of the store's health.
+func (b *backend) changed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.change
 }
 
 // Acquire, Renew, Release and Inspect are the store's, but for errors that
-// match the end of a context: see callError.
+// match the end of a context: see ofCall.
 
 func (b *backend) Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error) {
 	res, err := b.Store.Acquire(ctx, req)
@@ -89,7 +99,7 @@ func New(cfg Config) (*Locker, error) {
 	}
 	l := &Locker{
 		cfg:       cfg,
-		store:     &backend{Store: cfg.Stores[0]},
+		store:     &backend{Store: cfg.Stores[0], change: make(chan struct{})},
 		resources: make(map[string]*ResourceHandle, len(cfg.Resources)),
 		lines:     newLines(),
 		notify:    newNotifier(cfg.App, cfg.Observer, cfg.Logger),
@@ -300,6 +310,10 @@ func (l *Locker) report(err error) {
 }
 
 func (l *Locker) storeChanged(err error) {
+	l.store.mu.Lock()
+	close(l.store.change)
+	l.store.change = make(chan struct{})
+	l.store.mu.Unlock()
 	tier := l.store.Tier()
 	if err != nil {
 		l.notify.say(slog.LevelError, "tierlock: store does not answer", Token{}, slog.String("tier", tier.String()), slog.Any("err", err))

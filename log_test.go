@@ -62,7 +62,7 @@ func TestLogLines(t *testing.T) {
 		want("WARN", "held longer than expected", k, "held=1.5s", "expect=500ms")
 		mustUnlock(t, k)
 		want("DEBUG", "unlocked", k, "held=2.01s", "err=<nil>")
-		s.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Refuse, Answer: tierlock.Taken, Times: 1})
+		s.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Refuse, Answer: tierlock.LeaseTaken, Times: 1})
 		<-k2.Context().Done()
 		want("WARN", "lock lost", k2, "reason=taken", "held=3s")
 		wantLost(t, "Unlock", k2.Unlock(), "taken")

@@ -17,7 +17,7 @@ import (
 // asked to; undo frees it.
 func steal(t *testing.T, raw *localstore.Store, n tierlock.Name, lease string, to string) (undo func()) {
 	t.Helper()
-	if own, err := raw.Release(bg, tierlock.ReleaseRequest{Name: n, Lease: lease}); err != nil || own != tierlock.Owned {
+	if own, err := raw.Release(bg, tierlock.ReleaseRequest{Name: n, Lease: lease}); err != nil || own != tierlock.LeaseOwned {
 		t.Fatal(own, err)
 	}
 	if to == "" {
@@ -29,7 +29,7 @@ func steal(t *testing.T, raw *localstore.Store, n tierlock.Name, lease string, t
 		t.Fatal(res, err)
 	}
 	return func() {
-		if own, err := raw.Release(bg, tierlock.ReleaseRequest{Name: n, Lease: to}); err != nil || own != tierlock.Owned {
+		if own, err := raw.Release(bg, tierlock.ReleaseRequest{Name: n, Lease: to}); err != nil || own != tierlock.LeaseOwned {
 			t.Errorf("the other holder's key: %v, %v", own, err)
 		}
 	}
@@ -60,7 +60,7 @@ func TestLoss(t *testing.T) {
 		{"no renewal is confirmed", renewFault(storetest.Fault{Kind: storetest.Before}), "unconfirmed", 2700 * time.Millisecond, tierlock.ErrUnavailable},
 		{"renewals hang", renewFault(storetest.Fault{Kind: storetest.Slow, Delay: time.Minute}), "unconfirmed", 2700 * time.Millisecond, tierlock.ErrUnavailable},
 		{"renewals are done but not confirmed", renewFault(storetest.Fault{Kind: storetest.After}), "unconfirmed", 2700 * time.Millisecond, tierlock.ErrUnavailable},
-		{"the store says taken", renewFault(storetest.Fault{Kind: storetest.Refuse, Answer: tierlock.Taken}), "taken", time.Second, nil},
+		{"the store says taken", renewFault(storetest.Fault{Kind: storetest.Refuse, Answer: tierlock.LeaseTaken}), "taken", time.Second, nil},
 		{"the store is misconfigured", renewFault(storetest.Fault{Kind: storetest.Before, Err: fmt.Errorf("x: %w", tierlock.ErrMisconfigured)}),
 			"unconfirmed", 2700 * time.Millisecond, tierlock.ErrMisconfigured},
 		{"the caller's context ended", func(_ *testing.T, _ *storetest.Faulty, _ *localstore.Store, _ *tierlock.Lock, cancel context.CancelFunc) func() {
@@ -101,7 +101,13 @@ func TestLoss(t *testing.T) {
 					t.Errorf("%+v, want Held %v", wantLostErr, c.at)
 				}
 				if c.isErr != nil {
-					wantIs(t, "its cause", k.Err(), c.isErr)
+					wantIs(t, "its cause", wantLostErr.Err, c.isErr)
+				}
+				// A loss never looks like "nothing is held".
+				for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrMisconfigured, tierlock.ErrLate, context.DeadlineExceeded} {
+					if errors.Is(k.Err(), class) {
+						t.Errorf("%v matches %v", k.Err(), class)
+					}
 				}
 				renewals := s.Calls(storetest.OpRenew)
 				time.Sleep(10 * time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -160,17 +161,41 @@ type notifier struct {
 	app      string
 	observer Observer
 	log      *slog.Logger
+	made     time.Time
+	debug    atomic.Bool  // whether the logger wants Debug, as of checked
+	checked  atomic.Int64 // time since made
 	logs     eventQueue
 	events   eventQueue
 }
 
 func newNotifier(app string, o Observer, log *slog.Logger) *notifier {
-	n := &notifier{app: app, observer: o, log: log}
+	n := &notifier{app: app, observer: o, log: log, made: time.Now()}
 	n.logs.panicked = func(any) {} // a logger that panics cannot be told of
 	n.events.panicked = func(v any) {
 		n.say(slog.LevelError, "tierlock: observer panicked", Token{}, slog.Any("panic", v))
 	}
+	n.logs.call(n.checkDebug)
 	return n
+}
+
+// checkDebug asks the logger whether it wants Debug lines. Each lock has some,
+// and most loggers do not; asking for each would run the logger's code, which
+// may be slow or panic, on the path of the lock.
+func (n *notifier) checkDebug() { n.debug.Store(n.log.Enabled(context.Background(), slog.LevelDebug)) }
+
+const debugAge = time.Second
+
+// wants reports whether a line of that level is to be handed to the logger. The
+// answer about Debug may be a second old.
+func (n *notifier) wants(level slog.Level) bool {
+	if level > slog.LevelDebug {
+		return true // rare: asked on the logger's goroutine
+	}
+	at, last := int64(time.Since(n.made)), n.checked.Load()
+	if at-last > int64(debugAge) && n.checked.CompareAndSwap(last, at) {
+		n.logs.push(n.checkDebug)
+	}
+	return n.debug.Load()
 }
 
 func (n *notifier) labels(t Token) Labels {
@@ -179,11 +204,14 @@ func (n *notifier) labels(t Token) Labels {
 
 // say logs a line about a lock, with its token.
 func (n *notifier) say(level slog.Level, msg string, t Token, attrs ...slog.Attr) {
-	if !n.log.Enabled(context.Background(), level) {
+	if !n.wants(level) {
 		return
 	}
 	at := time.Now()
 	n.logs.push(func() {
+		if !n.log.Enabled(context.Background(), level) {
+			return
+		}
 		r := slog.NewRecord(at, level, msg, 0)
 		if !t.IsZero() {
 			r.AddAttrs(slog.Any("token", t))

@@ -193,7 +193,7 @@ func TestBadObserver(t *testing.T) {
 					wantIs(t, "Lock", err, tierlock.ErrHeld)
 					wantIs(t, "bound", short.Unlock(), tierlock.ErrLeaseExceeded)
 					mustUnlock(t, k)
-					s.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Refuse, Answer: tierlock.Gone})
+					s.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Refuse, Answer: tierlock.LeaseGone})
 					<-k2.Context().Done()
 					wantLost(t, "Unlock", k2.Unlock(), "gone")
 					s.Set(storetest.OpRelease, storetest.Fault{Kind: storetest.Before})

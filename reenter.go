@@ -2,6 +2,7 @@ package tierlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -19,31 +20,37 @@ func (r *ResourceHandle) reenter(ctx context.Context, name Name, c call) (k *Loc
 		return nil, false, nil
 	}
 	h := outer.hold
-	if h.ended() != nil {
+	if h.ended() != nil || h.isReleasing() {
 		return nil, false, nil // ctx outlives the hold (context.WithoutCancel)
 	}
 	if !r.cfg.Reentrant || c.holder != "" && (!h.explicit || h.token.Holder != c.holder) {
 		return nil, true, fmt.Errorf("%w: %s", ErrReentrant, h.token)
 	}
-	h.mu.Lock()
-	dead := h.live == 0 && !h.releasing
-	h.mu.Unlock()
-	if dead {
-		// Its lease is renewed no more; to enter it would be to lose it soon.
-		return nil, true, fmt.Errorf("%w: the hold's own context has ended: %s", ErrReentrant, h.token)
-	}
 	var limit time.Duration
 	if c.limit > 0 && c.limit != r.cfg.MaxHold {
 		limit = c.limit
 	}
-	if k = h.open(ctx, limit); k == nil {
+	switch k, err = h.open(ctx, limit); {
+	case errors.Is(err, ErrReleased):
 		return nil, false, nil // it was unlocked meanwhile
+	case err != nil:
+		return nil, true, err
 	}
+	h.tellReentered()
+	return k, true, nil
+}
+
+func (h *hold) isReleasing() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.releasing
+}
+
+func (h *hold) tellReentered() {
 	h.mu.Lock()
 	handles := len(h.handles)
 	h.mu.Unlock()
-	n := r.locker.notify
-	emit(n, r.locker.cfg.Observer.Reentered, ReenteredEvent{Labels: n.labels(h.token), At: time.Now(), Token: h.token, Handles: handles})
+	n := h.locker.notify
+	emit(n, h.locker.cfg.Observer.Reentered, ReenteredEvent{Labels: n.labels(h.token), At: time.Now(), Token: h.token, Handles: handles})
 	n.say(slog.LevelDebug, "tierlock: re-entered", h.token, slog.Int("handles", handles))
-	return k, true, nil
 }

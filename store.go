@@ -97,7 +97,7 @@ type Store interface {
 	Renew(ctx context.Context, reqs []RenewRequest) []RenewResult
 
 	// Release gives up the lease, if the key still carries it, and wakes
-	// watchers. Owned says that it did; Taken or Gone that there was nothing
+	// watchers. LeaseOwned says that it did; LeaseTaken or LeaseGone that there was nothing
 	// of ours to release. It is idempotent.
 	Release(ctx context.Context, req ReleaseRequest) (Ownership, error)
 
@@ -183,22 +183,22 @@ type Record struct {
 type Ownership uint8
 
 const (
-	// Owned: the key carries the lease.
-	Owned Ownership = iota + 1
-	// Taken: the key carries another lease.
-	Taken
-	// Gone: the key does not exist.
-	Gone
+	// LeaseOwned: the key carries the lease.
+	LeaseOwned Ownership = iota + 1
+	// LeaseTaken: the key carries another lease.
+	LeaseTaken
+	// LeaseGone: the key does not exist.
+	LeaseGone
 )
 
 // String is the name used in logs and errors.
 func (o Ownership) String() string {
 	switch o {
-	case Owned:
+	case LeaseOwned:
 		return "owned"
-	case Taken:
+	case LeaseTaken:
 		return "taken"
-	case Gone:
+	case LeaseGone:
 		return "gone"
 	}
 	return fmt.Sprintf("ownership(%d)", uint8(o))

@@ -157,16 +157,20 @@ func (u *undoer) try(t *undoTask) bool {
 	req.Keep = max(0, t.keepUntil.Sub(sent))
 	state, err := l.store.Release(ctx, req)
 	l.report(err)
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	if err != nil {
 		return false
 	}
-	if sent.Before(t.settled) {
+	u.mu.Lock()
+	final := !sent.Before(t.settled)
+	if final {
+		delete(u.tasks, t.req.Lease)
+	} else {
 		t.next = t.settled
+	}
+	u.mu.Unlock()
+	if !final {
 		return true
 	}
-	delete(u.tasks, t.req.Lease)
 	l.notify.say(slog.LevelDebug, "tierlock: undone", t.token, slog.String("was", state.String()))
 	return true
 }

@@ -21,10 +21,10 @@ func TestLeaseEndsAtItsTTL(t *testing.T) {
 				t.Errorf("1 ns before the end: got granted %v with %v left, want held for 1ns", res.Granted, res.Left)
 			}
 			time.Sleep(time.Nanosecond)
-			r.renew("k", "one", ttl, tierlock.Gone)
+			r.renew("k", "one", ttl, tierlock.LeaseGone)
 			r.lock(request("k", "two", ttl))
-			r.renew("k", "one", ttl, tierlock.Taken)
-			r.release("k", "two", 0, tierlock.Owned)
+			r.renew("k", "one", ttl, tierlock.LeaseTaken)
+			r.release("k", "two", 0, tierlock.LeaseOwned)
 		}
 	})
 }
@@ -35,8 +35,8 @@ func TestAbsurdDurationsDoNotOverflow(t *testing.T) {
 		time.Sleep(time.Hour)
 		r.lock(request("k", "one", math.MaxInt64))
 		r.want("k", math.MaxInt64-time.Hour, 1)
-		r.renew("k", "one", math.MaxInt64, tierlock.Owned)
-		r.release("k", "one", math.MaxInt64, tierlock.Owned)
+		r.renew("k", "one", math.MaxInt64, tierlock.LeaseOwned)
+		r.release("k", "one", math.MaxInt64, tierlock.LeaseOwned)
 		r.want("k", math.MaxInt64-time.Hour, 1)
 	})
 }
@@ -75,10 +75,10 @@ func TestHeapFollowsChangedEnds(t *testing.T) {
 		r.lock(job("less", "one", time.Second))
 		r.lock(job("less", "two", time.Hour))
 		r.lock(request("as it was", "one", 2*time.Second))
-		r.renew("later", "one", 3*time.Second, tierlock.Owned)
-		r.release("sooner", "one", time.Second, tierlock.Owned)
+		r.renew("later", "one", 3*time.Second, tierlock.LeaseOwned)
+		r.release("sooner", "one", time.Second, tierlock.LeaseOwned)
 		r.lock(job("again", "one", 4*time.Second))
-		r.release("less", "two", 0, tierlock.Owned)
+		r.release("less", "two", 0, tierlock.LeaseOwned)
 		for i, want := range []int{5, 3, 2, 1, 0} {
 			r.want("other", 0, 0)
 			if entries, heap, _ := r.space.Size(); entries != want || heap != want {
@@ -100,15 +100,15 @@ func TestMembersEndOnTheirOwn(t *testing.T) {
 		}
 		r.want("k", 10*time.Second, 101)
 		time.Sleep(time.Second)
-		r.renew("k", "short 7", time.Minute, tierlock.Taken)
+		r.renew("k", "short 7", time.Minute, tierlock.LeaseTaken)
 		r.want("k", 9*time.Second, 1)
 		r.lock(job("k", "short 7", time.Second))
 		time.Sleep(time.Second)
-		r.release("k", "short 7", time.Minute, tierlock.Taken)
+		r.release("k", "short 7", time.Minute, tierlock.LeaseTaken)
 		r.want("k", 8*time.Second, 1)
 		r.lock(job("k", "long", time.Minute))
 		r.want("k", time.Minute, 2)
-		r.release("k", "long", 0, tierlock.Owned)
+		r.release("k", "long", 0, tierlock.LeaseOwned)
 		r.want("k", 8*time.Second, 1)
 	})
 }
@@ -120,12 +120,12 @@ func TestKeepOfMembers(t *testing.T) {
 		r := newRig(t)
 		r.lock(job("k", "one", time.Minute))
 		r.lock(job("k", "two", 30*time.Second))
-		r.release("k", "one", 20*time.Second, tierlock.Owned)
+		r.release("k", "one", 20*time.Second, tierlock.LeaseOwned)
 		r.want("k", 30*time.Second, 2)
-		r.release("k", "two", 5*time.Second, tierlock.Owned)
+		r.release("k", "two", 5*time.Second, tierlock.LeaseOwned)
 		r.want("k", 20*time.Second, 2)
 		time.Sleep(time.Second)
-		r.release("k", "one", 20*time.Second, tierlock.Owned) // a repeat
+		r.release("k", "one", 20*time.Second, tierlock.LeaseOwned) // a repeat
 		r.want("k", 19*time.Second, 2)
 		time.Sleep(19 * time.Second)
 		r.want("k", 0, 0)
@@ -142,7 +142,7 @@ func TestReenteredIsToldOfEntrantsOnly(t *testing.T) {
 			t.Errorf("Acquire by %s: got Reentered %v with lease %s, want %v with its own", c.lease, res.Reentered, res.Token.Lease, c.want)
 		}
 	}
-	r.release("k", "one", 0, tierlock.Owned)
+	r.release("k", "one", 0, tierlock.LeaseOwned)
 	if res := r.acquire(job("k", "one", time.Minute)); !res.Reentered {
 		t.Errorf("Acquire by one, back in a hold that went on: got Reentered false, want true")
 	}

@@ -111,18 +111,18 @@ func (s *Space) renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 func (s *Space) renewLocked(now time.Duration, req tierlock.RenewRequest) tierlock.Ownership {
 	e := s.entries[req.Name]
 	if e == nil {
-		return tierlock.Gone
+		return tierlock.LeaseGone
 	}
 	// A member that expired on its own is gone for good, though the key lives
 	// on: to revive it would re-create what others may have seen ended.
 	e.prune(now)
 	i := e.find(req.Lease)
 	if i < 0 {
-		return tierlock.Taken
+		return tierlock.LeaseTaken
 	}
 	e.members[i].until = max(e.members[i].until, after(now, req.TTL))
 	s.settleLocked(e)
-	return tierlock.Owned
+	return tierlock.LeaseOwned
 }
 
 func (s *Space) release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
@@ -134,12 +134,12 @@ func (s *Space) release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	e := s.entries[req.Name]
 	if e == nil {
-		return tierlock.Gone, nil
+		return tierlock.LeaseGone, nil
 	}
 	e.prune(now)
 	i := e.find(req.Lease)
 	if i < 0 {
-		return tierlock.Taken, nil
+		return tierlock.LeaseTaken, nil
 	}
 	if req.Keep > 0 {
 		e.members[i].until = min(e.members[i].until, after(now, req.Keep))
@@ -153,7 +153,7 @@ func (s *Space) release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	// After the change and under the same mutex: whoever is woken finds it.
 	s.wakeLocked(e.name)
-	return tierlock.Owned, nil
+	return tierlock.LeaseOwned, nil
 }
 
 func (s *Space) inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {

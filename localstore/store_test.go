@@ -145,7 +145,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{Name: name("k"), Lease: "one", TTL: -1},
 		{Name: name("k"), Lease: "one", TTL: time.Millisecond},
 	})
-	if !errors.Is(res[0].Err, tierlock.ErrMisconfigured) || !errors.Is(res[1].Err, tierlock.ErrMisconfigured) || res[2].State != tierlock.Owned {
+	if !errors.Is(res[0].Err, tierlock.ErrMisconfigured) || !errors.Is(res[1].Err, tierlock.ErrMisconfigured) || res[2].State != tierlock.LeaseOwned {
 		t.Errorf("Renew with TTL 0, -1 ns, 1 ms: got %v, want ErrMisconfigured twice, then owned", res)
 	}
 }

@@ -41,7 +41,7 @@ func (r rig) wantTold(what, want string, watches ...tierlock.Watch) {
 func (r rig) cycle(key string) {
 	r.Helper()
 	r.lock(request(key, "cycle", time.Minute))
-	r.release(key, "cycle", 0, tierlock.Owned)
+	r.release(key, "cycle", 0, tierlock.LeaseOwned)
 }
 
 // Waiters that behave as a Locker does get the key in their order.
@@ -60,11 +60,11 @@ func TestWakeUpIsFIFO(t *testing.T) {
 				w.Close()
 				got <- i
 				time.Sleep(time.Second)
-				r.release("k", lease, 0, tierlock.Owned)
+				r.release("k", lease, 0, tierlock.LeaseOwned)
 			}()
 			synctest.Wait()
 		}
-		r.release("k", "first", 0, tierlock.Owned)
+		r.release("k", "first", 0, tierlock.LeaseOwned)
 		for i := range waiters {
 			if g := <-got; g != i {
 				t.Errorf("waiter %d got the key as number %d", g, i)
@@ -108,7 +108,7 @@ func TestCloseHandsTheWakeUpOn(t *testing.T) {
 	c.Close()
 	r.wantTold("closed after reading, with the key held", ".", d)
 	c = r.watch("k")
-	r.release("k", "one", 30*time.Second, tierlock.Owned)
+	r.release("k", "one", 30*time.Second, tierlock.LeaseOwned)
 	d.Close() // it did not read that the time left is shorter now
 	r.wantTold("closed unread, with the key held", "!", c)
 	c.Close()
@@ -137,10 +137,10 @@ func TestExpiryWakes(t *testing.T) {
 		at(time.Minute)
 		r.lock(request("k", "one", time.Minute))
 		r.lock(request("sooner", "one", time.Second)) // moves the timer
-		r.renew("k", "one", 2*time.Minute, tierlock.Owned)
+		r.renew("k", "one", 2*time.Minute, tierlock.LeaseOwned)
 		at(3 * time.Minute)
 		r.lock(request("k", "one", time.Hour))
-		r.release("k", "one", time.Second, tierlock.Owned)
+		r.release("k", "one", time.Second, tierlock.LeaseOwned)
 		at(3 * time.Minute) // the time left became shorter
 		at(3*time.Minute + time.Second)
 		r.lock(request("k", "one", time.Second))
@@ -151,7 +151,7 @@ func TestExpiryWakes(t *testing.T) {
 		r.lock(request("k", "one", time.Hour))
 		r.lock(job("job", "one", time.Hour))
 		r.lock(job("job", "two", time.Minute))
-		r.release("job", "one", 0, tierlock.Owned) // moves the end of a key, and the timer
+		r.release("job", "one", 0, tierlock.LeaseOwned) // moves the end of a key, and the timer
 		time.Sleep(time.Minute)
 		synctest.Wait() // for what else happens at this instant
 		if entries, _, _ := r.space.Size(); entries != 1 {

@@ -264,7 +264,7 @@ func TestRealErrors(t *testing.T) {
 				t.Errorf("error %q does not say which permissions are needed", err)
 			}
 			if got, err := s.Release(t.Context(), drop("k", lease)); c.release {
-				if err != nil || got != tierlock.Owned {
+				if err != nil || got != tierlock.LeaseOwned {
 					t.Errorf("release: got %v, %v; wanted it done", got, err)
 				}
 			} else {
@@ -275,7 +275,7 @@ func TestRealErrors(t *testing.T) {
 				lease := newLease()
 				res, err := s.Acquire(t.Context(), ask("k3", lease, time.Second))
 				if err == nil && res.Granted {
-					mustRelease(t, s, drop("k3", lease), tierlock.Owned)
+					mustRelease(t, s, drop("k3", lease), tierlock.LeaseOwned)
 				}
 				return err == nil && res.Granted
 			})
@@ -310,7 +310,7 @@ func TestLeastPermissions(t *testing.T) {
 			t.Fatalf("inspect: got %+v, %v", rec, err)
 		}
 		res := s.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: lease, Explicit: explicit, TTL: time.Minute}})
-		if res[0].Err != nil || res[0].State != tierlock.Owned {
+		if res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
 			t.Fatalf("renew: got %+v", res[0])
 		}
 		for _, keep := range []time.Duration{time.Millisecond, 0} {

@@ -66,7 +66,7 @@ func TestFenceRisesOverLostData(t *testing.T) {
 			old := newLease()
 			first := mustAcquire(t, s, ask("k", old, 30*time.Second))
 			lose.f()
-			if res := renewOne(t, s, "k", old, 30*time.Second); res.Err != nil || res.State != tierlock.Gone {
+			if res := renewOne(t, s, "k", old, 30*time.Second); res.Err != nil || res.State != tierlock.LeaseGone {
 				t.Fatalf("renewal of a lost lock: got %+v; wanted gone", res)
 			}
 			if n := srv.Int("EXISTS", keyOf("k")); n != 0 {
@@ -75,8 +75,8 @@ func TestFenceRisesOverLostData(t *testing.T) {
 			young := newLease()
 			second := mustAcquire(t, s, ask("k", young, 30*time.Second))
 			wantRise(t, lose.name, first, second)
-			mustRelease(t, s, drop("k", old), tierlock.Taken)
-			mustRelease(t, s, drop("k", young), tierlock.Owned)
+			mustRelease(t, s, drop("k", old), tierlock.LeaseTaken)
+			mustRelease(t, s, drop("k", young), tierlock.LeaseOwned)
 		})
 	}
 }
@@ -104,7 +104,7 @@ func TestFenceRisesWhenTheClockIsSteppedBack(t *testing.T) {
 			t.Errorf("the record lives for %d ms; wanted about %d", ttl, (ahead+61)*1000)
 		}
 		if i%2 == 0 {
-			mustRelease(t, s, drop("k", lease), tierlock.Owned)
+			mustRelease(t, s, drop("k", lease), tierlock.LeaseOwned)
 		} else { // nobody releases: the lock expires
 			rig.Eventually(t, 5*time.Second, "the lock expires", func() bool { return srv.Int("EXISTS", keyOf("k")) == 0 })
 		}
@@ -120,7 +120,7 @@ func TestFenceRisesOverKeepAndExplicitHolds(t *testing.T) {
 	first := mustAcquire(t, a, ask("k", lease, 30*time.Second))
 	kept := drop("k", lease)
 	kept.Keep = 30 * time.Millisecond
-	mustRelease(t, a, kept, tierlock.Owned)
+	mustRelease(t, a, kept, tierlock.LeaseOwned)
 	rig.Eventually(t, 5*time.Second, "the kept lock expires", func() bool { return srv.Int("EXISTS", keyOf("k")) == 0 })
 	second := mustAcquire(t, b, askAs("h", "k", "m1", 30*time.Second))
 	wantRise(t, "after Keep", first, second)
@@ -131,7 +131,7 @@ func TestFenceRisesOverKeepAndExplicitHolds(t *testing.T) {
 	for _, m := range []string{"m1", "m2"} {
 		req := drop("k", m)
 		req.Explicit = true
-		mustRelease(t, b, req, tierlock.Owned)
+		mustRelease(t, b, req, tierlock.LeaseOwned)
 	}
 	third := mustAcquire(t, a, ask("k", newLease(), time.Second))
 	wantRise(t, "after an explicit hold", second, third)

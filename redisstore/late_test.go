@@ -109,7 +109,7 @@ func TestLostReply(t *testing.T) {
 			if !again.Granted || again.Token != stored {
 				t.Fatalf("again: got %+v; wanted the first grant %+v", again, stored)
 			}
-			mustRelease(t, s, drop("k", lease), tierlock.Owned)
+			mustRelease(t, s, drop("k", lease), tierlock.LeaseOwned)
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestRefusalTeachesTheClock(t *testing.T) {
 		if got := srv.CommandsOf("evalsha") - before; got != want {
 			t.Errorf("an acquire took %d scripts; wanted %d", got, want)
 		}
-		mustRelease(t, s, drop("k", lease), tierlock.Owned)
+		mustRelease(t, s, drop("k", lease), tierlock.LeaseOwned)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestTTLs(t *testing.T) {
 		if left := srv.Int("PTTL", keyOf("k")); left > ttl.Milliseconds() || left < ttl.Milliseconds()-900 {
 			t.Errorf("TTL %v: %d ms left", ttl, left)
 		}
-		mustRelease(t, s, drop("k", lease), tierlock.Owned)
+		mustRelease(t, s, drop("k", lease), tierlock.LeaseOwned)
 	}
 	mustAcquire(t, s, ask("k", newLease(), time.Millisecond))
 	rig.Eventually(t, 2*time.Second, "a lease of 1 ms ends", func() bool { return srv.Int("EXISTS", keyOf("k")) == 0 })

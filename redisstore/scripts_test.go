@@ -21,7 +21,7 @@ func TestForgottenScripts(t *testing.T) {
 		srv.Do("SCRIPT", "FLUSH")
 		mustAcquire(t, s, req)
 		srv.Do("SCRIPT", "FLUSH")
-		if res := s.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: lease, Explicit: explicit, TTL: 30 * time.Second}}); res[0].Err != nil || res[0].State != tierlock.Owned {
+		if res := s.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: lease, Explicit: explicit, TTL: 30 * time.Second}}); res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
 			t.Fatalf("renew: got %+v; wanted owned", res[0])
 		}
 		if ttl := srv.Int("PTTL", keyOf("k")); ttl < 20_000 {
@@ -34,7 +34,7 @@ func TestForgottenScripts(t *testing.T) {
 		srv.Do("SCRIPT", "FLUSH")
 		release := drop("k", lease)
 		release.Explicit = explicit
-		mustRelease(t, s, release, tierlock.Owned)
+		mustRelease(t, s, release, tierlock.LeaseOwned)
 	}
 }
 
@@ -52,13 +52,13 @@ func TestForgottenScriptsInABatch(t *testing.T) {
 		req.Explicit = i%2 == 1
 		switch i % 5 {
 		case 0:
-			want[i] = tierlock.Gone
+			want[i] = tierlock.LeaseGone
 		case 1:
 			req.Token.Lease = newLease() // another's
-			want[i] = tierlock.Taken
+			want[i] = tierlock.LeaseTaken
 			mustAcquire(t, s, req)
 		default:
-			want[i] = tierlock.Owned
+			want[i] = tierlock.LeaseOwned
 			mustAcquire(t, s, req)
 		}
 		reqs = append(reqs, tierlock.RenewRequest{Name: name(key), Lease: lease, Explicit: req.Explicit, TTL: 20 * time.Second})
@@ -75,7 +75,7 @@ func TestForgottenScriptsInABatch(t *testing.T) {
 	check("no script known")
 	check("all known")
 	srv.Do("SCRIPT", "FLUSH")
-	if res := renewOne(t, s, "2", reqs[2].Lease, time.Second); res.State != tierlock.Owned {
+	if res := renewOne(t, s, "2", reqs[2].Lease, time.Second); res.State != tierlock.LeaseOwned {
 		t.Fatalf("got %+v", res)
 	}
 	check("one of two scripts known")
@@ -84,7 +84,7 @@ func TestForgottenScriptsInABatch(t *testing.T) {
 	}
 	bad := []tierlock.RenewRequest{reqs[2], {Name: name(""), Lease: "x", TTL: time.Second}, reqs[0]}
 	res := s.Renew(t.Context(), bad)
-	if res[0].State != tierlock.Owned || res[0].Err != nil || res[2].State != tierlock.Gone || res[2].Err != nil {
+	if res[0].State != tierlock.LeaseOwned || res[0].Err != nil || res[2].State != tierlock.LeaseGone || res[2].Err != nil {
 		t.Errorf("around a bad request: got %+v", res)
 	}
 	wantClass(t, "a renewal without a key", res[1].Err, tierlock.ErrMisconfigured)
@@ -98,10 +98,10 @@ func TestRestart(t *testing.T) {
 	lease := newLease()
 	mustAcquire(t, s, ask("k", lease, 30*time.Second))
 	srv.Restart()
-	if res := renewOne(t, s, "k", lease, 30*time.Second); res.Err != nil || res.State != tierlock.Gone {
+	if res := renewOne(t, s, "k", lease, 30*time.Second); res.Err != nil || res.State != tierlock.LeaseGone {
 		t.Errorf("renew after a restart: got %+v; wanted gone", res)
 	}
-	mustRelease(t, s, drop("k", lease), tierlock.Gone)
+	mustRelease(t, s, drop("k", lease), tierlock.LeaseGone)
 	mustAcquire(t, s, ask("k", newLease(), 30*time.Second))
 }
 
@@ -117,7 +117,7 @@ func TestSetLeftBehindByADeletedLock(t *testing.T) {
 	anonymous.Token.Holder = "h" // the name alone opens nothing either
 	mustAcquire(t, s, anonymous)
 	res := s.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: "m1", Explicit: true, TTL: time.Minute}})
-	if res[0].Err != nil || res[0].State != tierlock.Taken {
+	if res[0].Err != nil || res[0].State != tierlock.LeaseTaken {
 		t.Errorf("renew: got %+v; wanted taken", res[0])
 	}
 	if ttl := srv.Int("PTTL", keyOf("k")); ttl > 10_000 {
@@ -128,8 +128,8 @@ func TestSetLeftBehindByADeletedLock(t *testing.T) {
 	}
 	release := drop("k", "m1")
 	release.Explicit = true
-	mustRelease(t, s, release, tierlock.Taken)
-	mustRelease(t, s, drop("k", lease), tierlock.Owned)
+	mustRelease(t, s, release, tierlock.LeaseTaken)
+	mustRelease(t, s, drop("k", lease), tierlock.LeaseOwned)
 
 	mustAcquire(t, s, askAs("other", "k", "m3", time.Second))
 	if rec, err := s.Inspect(t.Context(), name("k")); err != nil || rec.Holds != 1 {

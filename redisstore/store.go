@@ -422,11 +422,11 @@ func readOwnership(msg rueidis.RedisMessage) (tierlock.Ownership, error) {
 	}
 	switch n {
 	case 1:
-		return tierlock.Owned, nil
+		return tierlock.LeaseOwned, nil
 	case 2:
-		return tierlock.Taken, nil
+		return tierlock.LeaseTaken, nil
 	case 3:
-		return tierlock.Gone, nil
+		return tierlock.LeaseGone, nil
 	}
 	return 0, fmt.Errorf("unexpected answer %d", n)
 }

@@ -76,7 +76,7 @@ func TestStoredValueIsTheGrantedToken(t *testing.T) {
 	check("free", key, mustAcquire(t, s, ask(key, plain, 30*time.Second)))
 	check("again", key, mustAcquire(t, s, ask(key, plain, 30*time.Second)))
 	// A record ahead of the clock: the token is put together a second time.
-	mustRelease(t, s, drop(key, plain), tierlock.Owned)
+	mustRelease(t, s, drop(key, plain), tierlock.LeaseOwned)
 	srv.Do("SET", keyOf(key)+":fence", "99999999999999", "PX", "60000")
 	check("record ahead", key, mustAcquire(t, s, ask(key, newLease(), 30*time.Second)))
 	check("explicit", "e", mustAcquire(t, s, askAs("h1", "e", newLease(), 10*time.Second)))
@@ -95,10 +95,10 @@ func TestLeaseThatIsAPrefixOfAnother(t *testing.T) {
 		if res, err := s.Acquire(t.Context(), ask("k", other, time.Second)); err != nil || res.Granted {
 			t.Errorf("acquire with lease %q over %q: got %+v, %v; wanted it refused", other, "abc", res, err)
 		}
-		if res := renewOne(t, s, "k", other, time.Minute); res.Err != nil || res.State != tierlock.Taken {
+		if res := renewOne(t, s, "k", other, time.Minute); res.Err != nil || res.State != tierlock.LeaseTaken {
 			t.Errorf("renew with lease %q: got %+v; wanted taken", other, res)
 		}
-		mustRelease(t, s, drop("k", other), tierlock.Taken)
+		mustRelease(t, s, drop("k", other), tierlock.LeaseTaken)
 	}
-	mustRelease(t, s, drop("k", "abc"), tierlock.Owned)
+	mustRelease(t, s, drop("k", "abc"), tierlock.LeaseOwned)
 }

@@ -38,7 +38,7 @@ func lockUnlock(t testing.TB, s tierlock.Store, key string) {
 	t.Helper()
 	lease := newLease()
 	mustAcquire(t, s, ask(key, lease, 30*time.Second))
-	mustRelease(t, s, drop(key, lease), tierlock.Owned)
+	mustRelease(t, s, drop(key, lease), tierlock.LeaseOwned)
 }
 
 func channels(srv *rig.RedisServer) int {

@@ -60,7 +60,7 @@ func acquireIdempotent(b *bench) {
 	}
 	rec, asked := b.inspect(b.b, name)
 	b.checkLeft("Inspect after a repeat with a shorter TTL", rec.Left, last, asked)
-	b.release(b.a, first.giveUp(0), tierlock.Owned)
+	b.release(b.a, first.giveUp(0), tierlock.LeaseOwned)
 	b.isFree(b.b, name)
 }
 
@@ -82,7 +82,7 @@ func acquireIdempotentAtOnce(b *bench) {
 					name, res.Granted, res.Token.Fence, errs[i], results[0].Token.Fence)
 			}
 		}
-		b.release(b.b, tierlock.ReleaseRequest{Name: name, Lease: req.Token.Lease}, tierlock.Owned)
+		b.release(b.b, tierlock.ReleaseRequest{Name: name, Lease: req.Token.Lease}, tierlock.LeaseOwned)
 		b.isFree(b.a, name)
 	}
 }

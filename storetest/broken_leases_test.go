@@ -14,9 +14,9 @@ func brokenRenews() []brokenStore {
 		{"RenewOwned", "does nothing", func(s *broken) {
 			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership {
 				if s.look(req.Name).Held {
-					return tierlock.Owned
+					return tierlock.LeaseOwned
 				}
-				return tierlock.Gone
+				return tierlock.LeaseGone
 			})
 		}, "left, want more than 0"},
 		{"RenewOwned", "writes a new token", func(s *broken) {
@@ -29,7 +29,7 @@ func brokenRenews() []brokenStore {
 			onRequest(func(_ *broken, req *tierlock.AcquireRequest) { own.Store(req.Token.Lease, true) })(s)
 			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership {
 				if _, ok := own.Load(req.Lease); !ok {
-					return tierlock.Taken
+					return tierlock.LeaseTaken
 				}
 				return s.goodRenew(req)
 			})
@@ -56,12 +56,12 @@ func brokenRenews() []brokenStore {
 			})
 		}, "got owned and error"},
 		{"RenewTaken", "says gone", func(s *broken) {
-			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership { return max(s.goodRenew(req), tierlock.Gone) })
+			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership { return max(s.goodRenew(req), tierlock.LeaseGone) })
 		}, "got gone and error"},
 		{"RenewGone", "re-creates the key", func(s *broken) {
 			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership {
 				own := s.goodRenew(req)
-				if own == tierlock.Gone {
+				if own == tierlock.LeaseGone {
 					s.fenced.Acquire(context.Background(), tierlock.AcquireRequest{Name: req.Name, TTL: req.TTL, Budget: time.Second, Token: tierlock.Token{Lease: req.Lease}})
 				}
 				return own
@@ -69,10 +69,10 @@ func brokenRenews() []brokenStore {
 		}, "want a free key"},
 		{"RenewGone", "says taken", func(s *broken) {
 			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership {
-				if own := s.goodRenew(req); own == tierlock.Owned {
+				if own := s.goodRenew(req); own == tierlock.LeaseOwned {
 					return own
 				}
-				return tierlock.Taken
+				return tierlock.LeaseTaken
 			})
 		}, "got taken and error"},
 		{"RenewBatch", "answers in its own order", func(s *broken) {
@@ -87,7 +87,7 @@ func brokenRenews() []brokenStore {
 		{"RenewBatch", "stops at the first that is not owned", func(s *broken) {
 			s.renew = func(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
 				for i, req := range reqs {
-					if own := s.goodRenew(req); own != tierlock.Owned {
+					if own := s.goodRenew(req); own != tierlock.LeaseOwned {
 						return append(make([]tierlock.RenewResult, i), tierlock.RenewResult{State: own})
 					}
 				}
@@ -139,17 +139,17 @@ func brokenReleases() []brokenStore {
 	}
 	return []brokenStore{
 		{"ReleaseOwned", "ignores the lease", ignoreLease, "want taken"},
-		{"ReleaseOwned", "says owned for what is gone", answer(tierlock.Gone, tierlock.Owned), "want gone"},
+		{"ReleaseOwned", "says owned for what is gone", answer(tierlock.LeaseGone, tierlock.LeaseOwned), "want gone"},
 		{"ReleaseOwned", "does nothing", func(s *broken) {
 			s.release = func(context.Context, tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-				return tierlock.Owned, nil
+				return tierlock.LeaseOwned, nil
 			}
 		}, "want a free key"},
-		{"ReleaseGone", "says taken for what is gone", answer(tierlock.Gone, tierlock.Taken), "want gone"},
+		{"ReleaseGone", "says taken for what is gone", answer(tierlock.LeaseGone, tierlock.LeaseTaken), "want gone"},
 		{"ReleaseGone", "keeps what is not there", func(s *broken) {
 			s.release = func(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 				own, err := s.fenced.Release(ctx, req)
-				if own == tierlock.Gone && req.Keep > 0 {
+				if own == tierlock.LeaseGone && req.Keep > 0 {
 					s.fenced.Acquire(ctx, tierlock.AcquireRequest{Name: req.Name, TTL: req.Keep, Budget: time.Second, Token: tierlock.Token{Lease: req.Lease}})
 				}
 				return own, err
@@ -159,7 +159,7 @@ func brokenReleases() []brokenStore {
 		{"ReleaseStale", "says taken and releases", func(s *broken) {
 			s.release = func(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 				own, err := s.fenced.Release(ctx, req)
-				if own == tierlock.Taken {
+				if own == tierlock.LeaseTaken {
 					s.drop(req.Name)
 				}
 				return own, err
@@ -174,7 +174,7 @@ func brokenReleases() []brokenStore {
 		{"ReleaseKeep", "leaves the TTL", func(s *broken) {
 			s.release = func(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 				if req.Keep > 0 && s.look(req.Name).Held {
-					return tierlock.Owned, nil
+					return tierlock.LeaseOwned, nil
 				}
 				return s.fenced.Release(ctx, req)
 			}

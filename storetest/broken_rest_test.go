@@ -48,7 +48,7 @@ func brokenHolders() []brokenStore {
 		{"HolderLastFrees", "never frees", func(s *broken) {
 			s.release = func(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 				if rec := s.look(req.Name); rec.Holds == 1 && rec.Token.Lease != req.Lease {
-					return tierlock.Owned, nil
+					return tierlock.LeaseOwned, nil
 				}
 				return s.fenced.Release(ctx, req)
 			}
@@ -79,7 +79,7 @@ func brokenHolders() []brokenStore {
 		{"HolderRenews", "only by the first", func(s *broken) {
 			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership {
 				if rec := s.look(req.Name); rec.Held && rec.Token.Lease != req.Lease {
-					return tierlock.Taken
+					return tierlock.LeaseTaken
 				}
 				return s.goodRenew(req)
 			})
@@ -87,8 +87,8 @@ func brokenHolders() []brokenStore {
 		{"HolderRenews", "a stranger of the same id may", func(s *broken) {
 			s.renewEach(func(req tierlock.RenewRequest) tierlock.Ownership {
 				own := s.goodRenew(req)
-				if own == tierlock.Taken && req.Explicit {
-					return tierlock.Owned
+				if own == tierlock.LeaseTaken && req.Explicit {
+					return tierlock.LeaseOwned
 				}
 				return own
 			})

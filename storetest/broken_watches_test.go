@@ -52,7 +52,7 @@ func brokenWatches() []brokenStore {
 					rec := s.look(req.Name)
 					s.rename = func(n tierlock.Name) tierlock.Name { n.Key += "'"; return n }
 					s.fenced.Acquire(ctx, tierlock.AcquireRequest{Name: s.rename(req.Name), TTL: req.Keep, Budget: time.Second, Token: rec.Token})
-					return tierlock.Owned, nil
+					return tierlock.LeaseOwned, nil
 				}
 				return s.fenced.Release(ctx, req)
 			}

@@ -97,7 +97,7 @@ func (b *bench) visit(s *side, l *lane) error {
 	l.count.Store(seen + 1)
 	l.inside.Add(-1)
 	own, err := giveUp(ctx, s, release)
-	if err == nil && own != tierlock.Owned {
+	if err == nil && own != tierlock.LeaseOwned {
 		b.Errorf("%s: release of a hold: got %v, want owned", l.name, own)
 	}
 	return err

@@ -57,7 +57,7 @@ func inspectStates(b *bench) {
 	b.isFree(b.b, name)
 	h = b.lock(b.b, name, long)
 	b.heldBy(b.a, h, 1)
-	b.release(b.b, h.giveUp(0), tierlock.Owned)
+	b.release(b.b, h.giveUp(0), tierlock.LeaseOwned)
 	b.isFree(b.a, name)
 }
 
@@ -88,9 +88,9 @@ func tokenRoundTrip(b *bench) {
 		b.heldBy(b.a, h, 1)
 		b.heldBy(b.b, h, 1)
 		b.refuse(b.b, b.request(b.b, name, long), h)
-		b.renew(b.b, h, long, tierlock.Owned)
+		b.renew(b.b, h, long, tierlock.LeaseOwned)
 		b.heldBy(b.b, h, 1)
-		b.release(b.b, h.giveUp(0), tierlock.Owned)
+		b.release(b.b, h.giveUp(0), tierlock.LeaseOwned)
 		b.isFree(b.a, name)
 	}
 }

@@ -242,7 +242,7 @@ func meet[R any](ctx context.Context, f *Faulty, op Op,
 		}
 	case Refuse:
 		if fault.Answer == 0 {
-			fault.Answer = tierlock.Gone
+			fault.Answer = tierlock.LeaseGone
 		}
 		return refuse(fault.Answer)
 	}

@@ -61,7 +61,7 @@ func (r *faultRig) op(ctx context.Context, op storetest.Op) (own tierlock.Owners
 	case storetest.OpAcquire:
 		var res tierlock.AcquireResult
 		if res, err = r.f.Acquire(ctx, r.req); res.Granted {
-			own = tierlock.Owned
+			own = tierlock.LeaseOwned
 		}
 	case storetest.OpRenew:
 		res := r.f.Renew(ctx, []tierlock.RenewRequest{{Name: r.req.Name, Lease: "one", TTL: 2 * time.Minute}})
@@ -71,7 +71,7 @@ func (r *faultRig) op(ctx context.Context, op storetest.Op) (own tierlock.Owners
 	case storetest.OpInspect:
 		var rec tierlock.Record
 		if rec, err = r.f.Inspect(ctx, r.req.Name); rec.Held {
-			own = tierlock.Owned
+			own = tierlock.LeaseOwned
 		}
 	}
 	return own, err
@@ -122,7 +122,7 @@ func TestFaultMatrix(t *testing.T) {
 					if c.fails != (err != nil) || c.fails && !errors.Is(err, tierlock.ErrUnavailable) {
 						t.Errorf("got error %v, want one that wraps ErrUnavailable: %v", err, c.fails)
 					}
-					if c.kind == storetest.Slow && own != tierlock.Owned {
+					if c.kind == storetest.Slow && own != tierlock.LeaseOwned {
 						t.Errorf("got %v, want owned", own)
 					}
 					if got := r.done(op); got != c.now {
@@ -239,7 +239,7 @@ func TestFaultIsSetAndCleared(t *testing.T) {
 	if _, err := r.op(context.Background(), storetest.OpRenew); err != mine {
 		t.Errorf("renew with release cleared: got error %v, want the one that was set", err)
 	}
-	if own, err := r.op(context.Background(), storetest.OpRelease); own != tierlock.Owned || err != nil {
+	if own, err := r.op(context.Background(), storetest.OpRelease); own != tierlock.LeaseOwned || err != nil {
 		t.Errorf("release, cleared: got %v and error %v, want owned", own, err)
 	}
 	r.f.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Before, Times: 2})
@@ -259,7 +259,7 @@ func TestFaultIsSetAndCleared(t *testing.T) {
 func TestRefuseAnswers(t *testing.T) {
 	r := newFaultRig(t)
 	r.lock()
-	for _, want := range []tierlock.Ownership{tierlock.Taken, tierlock.Gone, tierlock.Owned} {
+	for _, want := range []tierlock.Ownership{tierlock.LeaseTaken, tierlock.LeaseGone, tierlock.LeaseOwned} {
 		for _, op := range []storetest.Op{storetest.OpRenew, storetest.OpRelease} {
 			r.f.Set(op, storetest.Fault{Kind: storetest.Refuse, Answer: want})
 			if own, err := r.op(context.Background(), op); own != want || err != nil {
@@ -269,7 +269,7 @@ func TestRefuseAnswers(t *testing.T) {
 		r.wantHeld(true)
 	}
 	r.f.Set(storetest.OpRenew, storetest.Fault{Kind: storetest.Refuse})
-	if own, err := r.op(context.Background(), storetest.OpRenew); own != tierlock.Gone || err != nil {
+	if own, err := r.op(context.Background(), storetest.OpRenew); own != tierlock.LeaseGone || err != nil {
 		t.Errorf("renew refused without Answer: got %v and error %v, want gone", own, err)
 	}
 	for _, op := range []storetest.Op{storetest.OpAcquire, storetest.OpInspect} {
@@ -296,7 +296,7 @@ func TestFaultAndEndedContext(t *testing.T) {
 			r.wantHeld(false)
 			start := time.Now()
 			own, err := r.op(context.Background(), storetest.OpAcquire)
-			if err == nil && own == tierlock.Owned && time.Since(start) == 0 {
+			if err == nil && own == tierlock.LeaseOwned && time.Since(start) == 0 {
 				t.Errorf("%v: the next call met no fault", kind)
 			}
 			r.f.Wait()

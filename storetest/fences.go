@@ -28,29 +28,29 @@ func fencesRise(b *bench) {
 		b.checkRise(last.token, h.token)
 		last = h
 	}
-	b.release(b.a, last.giveUp(0), tierlock.Owned)
+	b.release(b.a, last.giveUp(0), tierlock.LeaseOwned)
 	next(b.b, long) // by the other store after a release
-	b.release(b.b, last.giveUp(0), tierlock.Owned)
+	b.release(b.b, last.giveUp(0), tierlock.LeaseOwned)
 	next(b.b, 100*time.Millisecond) // by the same
 	b.freeWithin(b.a, name, last.ttl+patience)
 	next(b.a, long) // by the other after an expiry
-	b.release(b.a, last.giveUp(100*time.Millisecond), tierlock.Owned)
+	b.release(b.a, last.giveUp(100*time.Millisecond), tierlock.LeaseOwned)
 	b.freeWithin(b.a, name, last.ttl+patience)
 	next(b.a, long) // after a key that was kept
-	b.release(b.a, last.giveUp(0), tierlock.Owned)
+	b.release(b.a, last.giveUp(0), tierlock.LeaseOwned)
 
 	// By a lease that held it before, too: it is a new hold.
 	older := last
 	next(b.b, long)
-	b.release(b.b, last.giveUp(0), tierlock.Owned)
+	b.release(b.b, last.giveUp(0), tierlock.LeaseOwned)
 	again := b.grant(b.a, older.req)
 	b.checkRise(last.token, again.token)
-	b.release(b.a, again.giveUp(0), tierlock.Owned)
+	b.release(b.a, again.giveUp(0), tierlock.LeaseOwned)
 
 	// And by explicit holders.
 	job := b.grant(b.b, b.explicit(b.b, name, "job", long))
 	b.checkRise(again.token, job.token)
-	b.release(b.b, job.giveUp(0), tierlock.Owned)
+	b.release(b.b, job.giveUp(0), tierlock.LeaseOwned)
 	same := b.grant(b.a, b.explicit(b.a, name, "job", long))
 	b.checkRise(job.token, same.token)
 }
@@ -65,6 +65,6 @@ func fencesRiseQuickly(b *bench) {
 			b.checkRise(last, h.token)
 		}
 		last = h.token
-		b.release(b.side(i/2), h.giveUp(0), tierlock.Owned)
+		b.release(b.side(i/2), h.giveUp(0), tierlock.LeaseOwned)
 	}
 }

@@ -69,11 +69,11 @@ func holderCountsOnce(b *bench) {
 		b.enter(b.b, second.req, first)
 	}
 	b.holds(first, 2)
-	b.release(b.b, second.giveUp(0), tierlock.Owned)
-	b.release(b.b, second.giveUp(0), tierlock.Taken) // the key carries the other lease
+	b.release(b.b, second.giveUp(0), tierlock.LeaseOwned)
+	b.release(b.b, second.giveUp(0), tierlock.LeaseTaken) // the key carries the other lease
 	b.holds(first, 1)
-	b.release(b.a, first.giveUp(0), tierlock.Owned)
-	b.release(b.a, first.giveUp(0), tierlock.Gone)
+	b.release(b.a, first.giveUp(0), tierlock.LeaseOwned)
+	b.release(b.a, first.giveUp(0), tierlock.LeaseGone)
 	b.isFree(b.b, name)
 }
 
@@ -85,17 +85,17 @@ func holderLastFrees(b *bench) {
 		if firstGoesFirst == 1 {
 			a, c = c, a
 		}
-		b.release(b.a, a.giveUp(0), tierlock.Owned)
+		b.release(b.a, a.giveUp(0), tierlock.LeaseOwned)
 		b.holds(a, 1)
 		if res, _ := b.acquire(b.b, b.request(b.b, name, long)); res.Granted {
 			b.Fatalf("Acquire %s with one of two explicit leases released: got granted, want held", name)
 		}
-		b.renew(b.a, a, long, tierlock.Taken)
+		b.renew(b.a, a, long, tierlock.LeaseTaken)
 		// One may come back while the other is there: it is the same hold.
 		d := b.enter(b.b, b.explicit(b.b, name, "job", long), a)
-		b.release(b.b, c.giveUp(0), tierlock.Owned)
+		b.release(b.b, c.giveUp(0), tierlock.LeaseOwned)
 		b.holds(a, 1)
-		b.release(b.b, d.giveUp(0), tierlock.Owned)
+		b.release(b.b, d.giveUp(0), tierlock.LeaseOwned)
 		b.isFree(b.a, name)
 		next := b.lock(b.b, name, long)
 		b.checkRise(a.token, next.token)
@@ -125,10 +125,10 @@ func holderMemberExpires(b *bench) {
 		rec, asked := b.inspect(b.b, gone.req.Name)
 		b.checkLeft("Inspect, with the lease that stays", rec.Left, stays, asked)
 		b.holds(both[0], 1)
-		b.renew(b.a, gone, long, tierlock.Taken)
-		b.release(b.a, gone.giveUp(0), tierlock.Taken)
+		b.renew(b.a, gone, long, tierlock.LeaseTaken)
+		b.release(b.a, gone.giveUp(0), tierlock.LeaseTaken)
 		b.holds(both[0], 1)
-		b.release(b.b, stays.giveUp(0), tierlock.Owned)
+		b.release(b.b, stays.giveUp(0), tierlock.LeaseOwned)
 		b.isFree(b.a, gone.req.Name) // the expired one does not keep it
 	}
 }
@@ -158,25 +158,25 @@ func holderRenews(b *bench) {
 	const short = time.Second
 	first := b.grant(b.a, b.explicit(b.a, name, "job", short))
 	second := b.enter(b.b, b.explicit(b.b, name, "job", short), first)
-	second = b.renew(b.b, second, long, tierlock.Owned)
+	second = b.renew(b.b, second, long, tierlock.LeaseOwned)
 	// The key lives as long as its longest lease: neither an entry nor a
 	// renewal with a shorter one takes anything off.
 	third := b.enter(b.a, b.explicit(b.a, name, "job", short), first)
-	b.renew(b.a, third, time.Millisecond, tierlock.Owned)
+	b.renew(b.a, third, time.Millisecond, tierlock.LeaseOwned)
 	rec, asked := b.inspect(b.b, name)
 	b.checkLeft("Inspect", rec.Left, second, asked)
 	b.advance(short + slack)
 	b.holds(first, 1)
-	b.renew(b.a, first, long, tierlock.Taken)
-	b.renew(b.a, third, long, tierlock.Taken)
-	b.renew(b.b, hold{req: b.explicit(b.b, name, "job", long)}, long, tierlock.Taken) // never entered
+	b.renew(b.a, first, long, tierlock.LeaseTaken)
+	b.renew(b.a, third, long, tierlock.LeaseTaken)
+	b.renew(b.b, hold{req: b.explicit(b.b, name, "job", long)}, long, tierlock.LeaseTaken) // never entered
 	rec, asked = b.inspect(b.b, name)
 	b.checkLeft("Inspect", rec.Left, second, asked)
 
 	// Kept after the last release.
 	kept := second
 	kept.ttl = short
-	kept.window = b.release(b.b, second.giveUp(short), tierlock.Owned)
+	kept.window = b.release(b.b, second.giveUp(short), tierlock.LeaseOwned)
 	if res, _ := b.acquire(b.a, b.request(b.a, name, long)); res.Granted && b.now()-kept.sent < short-slack {
 		b.Fatalf("Acquire %s right after a release with Keep %v: got granted, want held", name, short)
 	}

@@ -64,7 +64,7 @@ func lateRefused(b *bench) {
 		case !res.Granted:
 			b.Fatalf("Acquire %s, free, with a budget of 1 ns: got held by {%v}, want granted or refused as late", req.Name, res.Token)
 		default:
-			b.release(b.side(i), tierlock.ReleaseRequest{Name: req.Name, Lease: req.Token.Lease}, tierlock.Owned)
+			b.release(b.side(i), tierlock.ReleaseRequest{Name: req.Name, Lease: req.Token.Lease}, tierlock.LeaseOwned)
 		}
 	}
 	b.advance(200 * time.Millisecond) // nothing comes after the refusal

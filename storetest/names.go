@@ -76,15 +76,15 @@ func namesApart(b *bench) {
 	}
 	// Every other key goes; the rest must not.
 	for i := 0; i < len(holds); i += 2 {
-		b.release(b.side(i+1), holds[i].giveUp(0), tierlock.Owned)
+		b.release(b.side(i+1), holds[i].giveUp(0), tierlock.LeaseOwned)
 	}
 	for i, h := range holds {
 		if i%2 == 0 {
 			b.isFree(b.b, h.req.Name)
 			continue
 		}
-		h = b.renew(b.a, h, time.Minute, tierlock.Owned)
+		h = b.renew(b.a, h, time.Minute, tierlock.LeaseOwned)
 		b.heldBy(b.b, h, 1)
-		b.release(b.b, h.giveUp(0), tierlock.Owned)
+		b.release(b.b, h.giveUp(0), tierlock.LeaseOwned)
 	}
 }

@@ -9,27 +9,27 @@ import (
 func releaseOwned(b *bench) {
 	name := b.name("42")
 	h := b.lock(b.a, name, long)
-	b.release(b.a, h.giveUp(0), tierlock.Owned)
+	b.release(b.a, h.giveUp(0), tierlock.LeaseOwned)
 	b.isFree(b.b, name)
-	b.release(b.a, h.giveUp(0), tierlock.Gone) // a repeat after a lost reply
+	b.release(b.a, h.giveUp(0), tierlock.LeaseGone) // a repeat after a lost reply
 	next := b.lock(b.b, name, long)
-	b.release(b.a, h.giveUp(0), tierlock.Taken) // and one that came too late
+	b.release(b.a, h.giveUp(0), tierlock.LeaseTaken) // and one that came too late
 	b.heldBy(b.a, next, 1)
 	// The lease id is what counts, not the connection.
-	b.release(b.a, next.giveUp(0), tierlock.Owned)
+	b.release(b.a, next.giveUp(0), tierlock.LeaseOwned)
 	b.isFree(b.b, name)
 }
 
 func releaseGone(b *bench) {
 	never := hold{req: b.request(b.a, b.name("never"), long)}
-	b.release(b.a, never.giveUp(0), tierlock.Gone)
-	b.release(b.a, never.giveUp(time.Second), tierlock.Gone)
+	b.release(b.a, never.giveUp(0), tierlock.LeaseGone)
+	b.release(b.a, never.giveUp(time.Second), tierlock.LeaseGone)
 	b.isFree(b.b, never.req.Name)
 
 	expired := b.lock(b.a, b.name("expired"), 100*time.Millisecond)
 	b.freeWithin(b.b, expired.req.Name, expired.ttl+patience)
-	b.release(b.a, expired.giveUp(time.Second), tierlock.Gone)
-	b.release(b.a, expired.giveUp(0), tierlock.Gone)
+	b.release(b.a, expired.giveUp(time.Second), tierlock.LeaseGone)
+	b.release(b.a, expired.giveUp(0), tierlock.LeaseGone)
 	b.isFree(b.b, expired.req.Name)
 }
 
@@ -40,18 +40,18 @@ func releaseStale(b *bench) {
 	b.freeWithin(b.b, name, stale.ttl+patience)
 	owner := b.lock(b.b, name, long)
 
-	b.release(b.a, stale.giveUp(0), tierlock.Taken)
+	b.release(b.a, stale.giveUp(0), tierlock.LeaseTaken)
 	b.heldBy(b.b, owner, 1)
-	b.release(b.a, stale.giveUp(100*time.Millisecond), tierlock.Taken)
+	b.release(b.a, stale.giveUp(100*time.Millisecond), tierlock.LeaseTaken)
 	b.heldBy(b.b, owner, 1)
-	b.renew(b.a, stale, 2*long, tierlock.Taken)
+	b.renew(b.a, stale, 2*long, tierlock.LeaseTaken)
 	b.heldBy(b.b, owner, 1)
 	b.refuse(b.a, stale.req, owner)
 	b.heldBy(b.b, owner, 1)
 
 	// A lease id is compared whole.
 	for _, lease := range []string{owner.token.Lease[:len(owner.token.Lease)-1], owner.token.Lease + "0", "%", "x"} {
-		b.release(b.a, tierlock.ReleaseRequest{Name: name, Lease: lease}, tierlock.Taken)
+		b.release(b.a, tierlock.ReleaseRequest{Name: name, Lease: lease}, tierlock.LeaseTaken)
 	}
 	b.heldBy(b.b, owner, 1)
 }
@@ -62,7 +62,7 @@ func releaseKeep(b *bench) {
 	h := b.lock(b.a, name, long)
 	const keep = time.Second
 	kept := h
-	kept.ttl, kept.window = keep, b.release(b.a, h.giveUp(keep), tierlock.Owned)
+	kept.ttl, kept.window = keep, b.release(b.a, h.giveUp(keep), tierlock.LeaseOwned)
 	b.heldBy(b.b, kept, 1)
 	b.refuse(b.b, b.request(b.b, name, long), kept)
 
@@ -70,7 +70,7 @@ func releaseKeep(b *bench) {
 	// latest: it cannot lengthen.
 	b.advance(200 * time.Millisecond)
 	if b.now()-kept.sent < keep-slack {
-		b.release(b.b, h.giveUp(keep), tierlock.Owned)
+		b.release(b.b, h.giveUp(keep), tierlock.LeaseOwned)
 		rec, asked := b.inspect(b.b, name)
 		if high := keep - (asked.sent - kept.got) + slack; rec.Left > high {
 			b.Errorf("Inspect %s after the repeat: got %v left, want at most %v", name, rec.Left, high)
@@ -83,7 +83,7 @@ func releaseKeep(b *bench) {
 func releaseKeepNeverLengthens(b *bench) {
 	name := b.name("42")
 	h := b.lock(b.a, name, time.Second)
-	b.release(b.a, h.giveUp(long), tierlock.Owned)
+	b.release(b.a, h.giveUp(long), tierlock.LeaseOwned)
 	b.freeBetween(name, h)
 }
 

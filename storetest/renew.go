@@ -11,14 +11,14 @@ import (
 func renewOwned(b *bench) {
 	name := b.name("42")
 	h := b.lock(b.a, name, time.Second)
-	h = b.renew(b.a, h, 3*time.Second, tierlock.Owned)
+	h = b.renew(b.a, h, 3*time.Second, tierlock.LeaseOwned)
 	b.heldBy(b.b, h, 1)                // with the token as granted: a renewal rewrites nothing
 	b.advance(1200 * time.Millisecond) // longer than the first TTL
 	b.refuse(b.b, b.request(b.b, name, long), h)
 	// The lease id is what counts, not the connection.
-	h = b.renew(b.b, h, 5*time.Second, tierlock.Owned)
+	h = b.renew(b.b, h, 5*time.Second, tierlock.LeaseOwned)
 	b.heldBy(b.a, h, 1)
-	b.release(b.a, h.giveUp(0), tierlock.Owned)
+	b.release(b.a, h.giveUp(0), tierlock.LeaseOwned)
 	b.isFree(b.b, name)
 }
 
@@ -26,7 +26,7 @@ func renewNeverShortens(b *bench) {
 	name := b.name("42")
 	h := b.lock(b.a, name, 10*time.Second)
 	for _, ttl := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 5 * time.Second} {
-		b.renew(b.a, h, ttl, tierlock.Owned)
+		b.renew(b.a, h, ttl, tierlock.LeaseOwned)
 		b.heldBy(b.b, h, 1) // the time left is still that of the grant
 	}
 	b.advance(200 * time.Millisecond)
@@ -37,12 +37,12 @@ func renewTaken(b *bench) {
 	name := b.name("42")
 	h := b.lock(b.a, name, 5*time.Second)
 	other := hold{req: b.request(b.b, name, long)}
-	b.renew(b.b, other, long, tierlock.Taken)
+	b.renew(b.b, other, long, tierlock.LeaseTaken)
 	b.heldBy(b.a, h, 1)
 	// A lease id is compared whole.
 	for _, lease := range []string{h.token.Lease[:len(h.token.Lease)-1], h.token.Lease + "0", "x" + h.token.Lease[1:], "%"} {
 		other.req.Token.Lease = lease
-		b.renew(b.b, other, long, tierlock.Taken)
+		b.renew(b.b, other, long, tierlock.LeaseTaken)
 	}
 	b.heldBy(b.a, h, 1)
 }
@@ -50,18 +50,18 @@ func renewTaken(b *bench) {
 // renewGone: a key that is not there is not made. scenario 27
 func renewGone(b *bench) {
 	never := hold{req: b.request(b.a, b.name("never"), long)}
-	b.renew(b.a, never, long, tierlock.Gone)
+	b.renew(b.a, never, long, tierlock.LeaseGone)
 	b.isFree(b.b, never.req.Name)
 
 	released := b.lock(b.a, b.name("released"), long)
-	b.release(b.a, released.giveUp(0), tierlock.Owned)
-	b.renew(b.a, released, long, tierlock.Gone)
+	b.release(b.a, released.giveUp(0), tierlock.LeaseOwned)
+	b.renew(b.a, released, long, tierlock.LeaseGone)
 	b.isFree(b.b, released.req.Name)
 
 	expired := b.lock(b.a, b.name("expired"), 100*time.Millisecond)
 	b.freeWithin(b.b, expired.req.Name, expired.ttl+patience)
-	b.renew(b.a, expired, long, tierlock.Gone)
-	b.renew(b.b, expired, long, tierlock.Gone)
+	b.renew(b.a, expired, long, tierlock.LeaseGone)
+	b.renew(b.b, expired, long, tierlock.LeaseGone)
 	b.isFree(b.b, expired.req.Name)
 
 	// And it is as free as ever.
@@ -82,7 +82,7 @@ func renewBatch(b *bench) {
 	ttl := 2 * long
 	b.wantStates("Renew of a mixed batch",
 		[]tierlock.RenewRequest{gone.renewal(ttl), own1.renewal(ttl), taken.renewal(ttl), shared.renewal(ttl), own2.renewal(ttl), own1.renewal(ttl), gone.renewal(ttl)},
-		[]tierlock.Ownership{tierlock.Gone, tierlock.Owned, tierlock.Taken, tierlock.Owned, tierlock.Owned, tierlock.Owned, tierlock.Gone})
+		[]tierlock.Ownership{tierlock.LeaseGone, tierlock.LeaseOwned, tierlock.LeaseTaken, tierlock.LeaseOwned, tierlock.LeaseOwned, tierlock.LeaseOwned, tierlock.LeaseGone})
 	for _, h := range []hold{own1, own2, shared} {
 		rec, _ := b.inspect(b.b, h.req.Name)
 		if rec.Token.Lease != h.token.Lease || rec.Left < ttl-callLimit {
@@ -99,22 +99,22 @@ func renewBatchLarge(b *bench) {
 	want := make([]tierlock.Ownership, n)
 	for i := range reqs {
 		h := hold{req: b.request(b.a, b.name(fmt.Sprint("key ", i)), long)}
-		want[i] = tierlock.Gone
+		want[i] = tierlock.LeaseGone
 		// Irregular, so that a result in a wrong place is a wrong result.
 		switch {
 		case i%7 == 3 || i == n-1:
 			h = b.lock(b.a, h.req.Name, long)
-			want[i] = tierlock.Owned
+			want[i] = tierlock.LeaseOwned
 		case i%11 == 5:
 			b.lock(b.b, h.req.Name, long)
-			want[i] = tierlock.Taken
+			want[i] = tierlock.LeaseTaken
 		}
 		reqs[i] = h.renewal(long)
 	}
 	b.wantStates("Renew of 1000", reqs, want)
 	release := func(i int) {
-		if want[i] == tierlock.Owned {
-			b.release(b.b, tierlock.ReleaseRequest{Name: reqs[i].Name, Lease: reqs[i].Lease}, tierlock.Owned)
+		if want[i] == tierlock.LeaseOwned {
+			b.release(b.b, tierlock.ReleaseRequest{Name: reqs[i].Name, Lease: reqs[i].Lease}, tierlock.LeaseOwned)
 		}
 	}
 	for i := range reqs {

@@ -85,25 +85,25 @@ func watchSignals(b *bench) {
 		name, owner := b.name(fmt.Sprint("42/", i)), sides[0]
 		h := b.lock(owner, name, long)
 		w := b.watch(sides[1], name)
-		b.release(owner, h.giveUp(0), tierlock.Owned)
+		b.release(owner, h.giveUp(0), tierlock.LeaseOwned)
 		b.signalled(w, "a release")
 
 		settle(w)
 		h = b.lock(owner, name, long)
-		b.release(owner, h.giveUp(100*time.Millisecond), tierlock.Owned)
+		b.release(owner, h.giveUp(100*time.Millisecond), tierlock.LeaseOwned)
 		b.signalled(w, "a release with Keep")
 		b.freeWithin(owner, name, patience)
 
 		settle(w)
 		h = b.grant(owner, b.explicit(owner, name, "job", long))
-		b.release(owner, h.giveUp(0), tierlock.Owned)
+		b.release(owner, h.giveUp(0), tierlock.LeaseOwned)
 		b.signalled(w, "the release of an explicit holder")
 
 		// Signals nobody reads neither block a release nor get lost.
 		settle(w)
 		for range 20 {
 			h = b.lock(owner, name, long)
-			b.release(owner, h.giveUp(0), tierlock.Owned)
+			b.release(owner, h.giveUp(0), tierlock.LeaseOwned)
 		}
 		b.signalled(w, "20 releases")
 		w.Close()
@@ -119,11 +119,11 @@ func watchLive(b *bench) {
 		name, owner, waiter := b.name(fmt.Sprint("42/", i%5)), b.side(i), b.side(i+1)
 		h := b.lock(owner, name, long)
 		w := b.watch(waiter, name)
-		b.release(owner, h.giveUp(0), tierlock.Owned)
+		b.release(owner, h.giveUp(0), tierlock.LeaseOwned)
 		b.signalled(w, "a release right after Watch returned")
 		h = b.lock(waiter, name, long) // what the signal is for
 		w.Close()
-		b.release(waiter, h.giveUp(0), tierlock.Owned)
+		b.release(waiter, h.giveUp(0), tierlock.LeaseOwned)
 	}
 }
 
@@ -140,13 +140,13 @@ func watchOtherKeys(b *bench) {
 	resource.Resource += "x"
 	for i, name := range []tierlock.Name{b.name("4"), b.name("421"), b.name("42 "), b.name("{42}"), b.name("*"), other, resource} {
 		h := b.lock(b.side(i), name, long)
-		b.release(b.side(i), h.giveUp(0), tierlock.Owned)
+		b.release(b.side(i), h.giveUp(0), tierlock.LeaseOwned)
 	}
 	if signal, open := next(w, 300*time.Millisecond); signal || !open {
 		b.Fatalf("watch of %s: got a signal, or C closed, after releases of other keys only", name)
 	}
 	h := b.lock(b.b, name, long)
-	b.release(b.b, h.giveUp(0), tierlock.Owned)
+	b.release(b.b, h.giveUp(0), tierlock.LeaseOwned)
 	b.signalled(w, "a release of its key after those of others")
 }
 
@@ -163,7 +163,7 @@ func watchPassesOn(b *bench) {
 		for j := range 6 {
 			watches = append(watches, b.watch(b.side(j/2), name))
 		}
-		b.release(b.a, h.giveUp(0), tierlock.Owned)
+		b.release(b.a, h.giveUp(0), tierlock.LeaseOwned)
 		// All but the last leave: without having looked, or having looked
 		// and thought better of it.
 		for _, w := range watches[:len(watches)-1] {
@@ -185,14 +185,14 @@ func watchClose(b *bench) {
 	w, stays := b.watch(b.b, name), b.watch(b.b, name)
 	b.atOnce(8, func(int, *side) { w.Close() })
 	w.Close()
-	b.release(b.a, h.giveUp(0), tierlock.Owned) // must not panic on the closed one
+	b.release(b.a, h.giveUp(0), tierlock.LeaseOwned) // must not panic on the closed one
 	b.signalled(stays, "a release, with another watch of the key closed eight times")
 	w.Close()
 
 	h = b.lock(b.a, name, long)
 	again := b.watch(b.b, name)
 	stays.Close()
-	b.release(b.a, h.giveUp(0), tierlock.Owned)
+	b.release(b.a, h.giveUp(0), tierlock.LeaseOwned)
 	b.signalled(again, "a release, on a watch opened after others were closed")
 	again.Close()
 }
@@ -227,7 +227,7 @@ func watchMany(b *bench) {
 	}
 	live.Wait()
 	for i, h := range holds {
-		b.release(b.side(i), h.giveUp(0), tierlock.Owned)
+		b.release(b.side(i), h.giveUp(0), tierlock.LeaseOwned)
 	}
 	wg.Wait()
 
@@ -246,13 +246,13 @@ func watchMany(b *bench) {
 	}
 	for i, h := range holds {
 		h = b.lock(b.side(i), h.req.Name, long)
-		b.release(b.side(i), h.giveUp(0), tierlock.Owned)
+		b.release(b.side(i), h.giveUp(0), tierlock.LeaseOwned)
 	}
 	wg.Wait()
 	for i, h := range holds {
 		w := b.watch(b.side(i), h.req.Name)
 		h = b.lock(b.side(i+1), h.req.Name, long)
-		b.release(b.side(i+1), h.giveUp(0), tierlock.Owned)
+		b.release(b.side(i+1), h.giveUp(0), tierlock.LeaseOwned)
 		b.signalled(w, "a release, after 200 watches were opened and closed")
 		w.Close()
 	}

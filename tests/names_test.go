@@ -43,9 +43,9 @@ func TestNames(t *testing.T) {
 	each(len(names), func(i int) (err error) {
 		n := names[i]
 		if i%2 == 0 {
-			locks[i], err = a.Lock(bg, n.resource, n.key, tierlock.UntilDone())
+			locks[i], err = a.Lock(bg, n.resource, n.key, tierlock.Wait(patience))
 		} else {
-			locks[i], err = a.Lock(bg, n.resource, n.key, tierlock.UntilDone(), tierlock.Holder("h"))
+			locks[i], err = a.Lock(bg, n.resource, n.key, tierlock.Wait(patience), tierlock.Holder("h"))
 		}
 		if err != nil {
 			return fmt.Errorf("%s/%q: %w", n.resource, n.key, err)
