@@ -27,7 +27,7 @@ type hold struct {
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
 
-	unanswered atomic.Bool // the last renewal was not answered
+	unanswered atomic.Bool // a renewal was not answered
 
 	mu        sync.Mutex
 	lease     *watchdog.Lease
@@ -166,7 +166,7 @@ func (h *hold) release(bound error) error {
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
 		// what is kept.
-		h.settled = laterOf(h.settled, sent.Add(l.cfg.CallTimeout))
+		h.settled = laterOf(h.settled, sent.Add(2*l.cfg.CallTimeout+50*time.Millisecond))
 	}
 	if err != nil || sent.Before(h.settled) {
 		// Not confirmed; or an earlier attempt of this acquisition, whose
@@ -323,7 +323,9 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 		case results[i].State != LeaseOwned:
 			errs[i] = &notHeldError{results[i].State}
 		}
-		r.Lease.Value().(*hold).unanswered.Store(errs[i] != nil && !errors.Is(errs[i], watchdog.ErrNotHeld))
+		if errs[i] != nil && !errors.Is(errs[i], watchdog.ErrNotHeld) {
+			r.Lease.Value().(*hold).unanswered.Store(true)
+		}
 	}
 	// One batch is one call: it counts once, as a failure only if nothing in
 	// it was answered.

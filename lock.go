@@ -66,6 +66,9 @@ func (k *Lock) Err() error {
 	if k == nil || k.hold == nil {
 		return ErrNotHeld
 	}
+	if k.exceeded.Load() { // its own bound came first, whatever came later
+		return k.hold.exceededError(0)
+	}
 	if err := k.hold.ended(); err != nil {
 		return err
 	}

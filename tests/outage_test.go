@@ -218,10 +218,10 @@ func TestShortWaitAgainstSlowServer(t *testing.T) {
 	mustUnlock(t, mustLock(t, l, "job", "k"))
 }
 
-// Scenarios 1, 45 and 46 at the same place: what a caller is told depends on
-// what was heard. A key that is held gives ErrHeld, with the context's error
-// where that ended the wait, and never counts as an outage; silence gives
-// ErrUnavailable; silence after "held" gives both.
+// Scenarios 1, 45 and 47: what a caller is told depends on what was heard. A key
+// that is held gives ErrHeld, with the context's error where that ended the
+// wait, and never counts as an outage; silence gives ErrUnavailable; silence
+// after "held" gives both.
 func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 	t.Parallel()
 	srv := rig.Redis(t)

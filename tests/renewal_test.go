@@ -15,8 +15,8 @@ import (
 	"github.com/tierlock/tierlock/internal/rig"
 )
 
-// Scenario 28: a hold of five TTLs with two contenders in other processes, one
-// that waits and one that tries again and again. Nobody enters.
+// Scenarios 28 and 105: a hold of five TTLs with two contenders in other
+// processes, one that waits and one that tries again and again. Nobody enters.
 func TestNobodyEntersALongHold(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -82,9 +82,9 @@ func TestOneLostRenewal(t *testing.T) {
 	}
 }
 
-// Scenario 27: the bound MaxHold of 2 s. The context ends with that cause a
-// margin before, the key is free on time although the body has not returned,
-// and no renewal brings it back.
+// Scenarios 25, 27 and 102: the bound MaxHold of 2 s. The context ends with that
+// cause a margin before, the key is free on time although the body has not
+// returned, and no renewal brings it back.
 func TestMaxHold(t *testing.T) {
 	const ttl, bound = 2 * time.Second, 2 * time.Second
 	srv := rig.Redis(t)
