@@ -145,10 +145,11 @@ func (h *hold) release(bound error) error {
 	// First stop, then release: nothing renews after a release. The wait is
 	// for a renewal in flight. One that outlasts it does no harm: a store
 	// renews only what still carries the lease.
-	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CallTimeout)
+	// One limit for both: the wait ends with that renewal's own CallTimeout.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*l.cfg.CallTimeout)
+	defer cancel()
 	left, stopped := h.lease.Left(), watchdog.Now()
 	end, over := h.lease.Stop(ctx)
-	cancel()
 	var loss error
 	if over {
 		loss = h.endError(end)
@@ -158,9 +159,7 @@ func (h *hold) release(bound error) error {
 	sent := time.Now()
 	keepUntil := sent.Add(h.keep())
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep()}
-	ctx, cancel = context.WithTimeout(context.Background(), l.cfg.CallTimeout)
 	state, err := l.store.Release(ctx, req)
-	cancel()
 	l.report(err)
 	latency := time.Since(sent)
 	if req.Keep > 0 && h.unanswered.Load() {
