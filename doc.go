@@ -35,7 +35,8 @@
 //     lost, prolongs it.
 //   - After an error nothing stays. Where an answer was lost or a call given
 //     up, the grant is undone in the background, and a request that reaches the
-//     store later than its caller cared is refused there.
+//     store later than its caller cared is refused there (as long as the
+//     store's clock is not stepped back).
 //   - Nothing renews after Unlock, after a loss, or after the caller's context
 //     has ended.
 //   - Waiting is first come, first served inside a process, and one caller per

@@ -58,7 +58,8 @@ type Resource struct {
 	// TTL is the lease: how long a key outlives a crashed holder. It is
 	// renewed every TTL/3, so it does not bound the work. 100 ms to 60 s in
 	// whole milliseconds, 0 means 30 s. Under 3 s is fragile: a pause of a
-	// second costs the lock.
+	// second costs the lock. It should be 20 round trips to the store at
+	// least: a request that arrives later than TTL/20 is refused as late.
 	TTL time.Duration
 	// Wait is how long Lock waits for a held key; 0 means 1 s.
 	Wait time.Duration
