@@ -59,9 +59,11 @@ type acquisition struct {
 	holder Token       // and by whom
 	failed error       // the store's last failure, nil after an answer
 
-	over    bool      // the place is lost: no further attempt
-	dirty   bool      // a grant may have been made that we did not see
-	settled time.Time // nothing that we sent is executed after that
+	cut         bool      // the last call was cut short by our own limits
+	over        bool      // the place is lost: no further attempt
+	refusedOnly bool      // dirty by ErrMisconfigured alone
+	dirty       bool      // a grant may have been made that we did not see
+	settled     time.Time // nothing that we sent is executed after that
 }
 
 var errWaitOver = errors.New("wait is over")
@@ -124,15 +126,19 @@ func (a *acquisition) queue(ctx context.Context) error {
 	defer a.learn() // before the place is left
 	for {
 		changed := l.store.changed() // before the look at it
+		var told <-chan struct{}
 		if l.store.breaker.Open() && !a.call.untilDone {
-			if k := a.place.knows(); !k.active && !k.held {
+			k := a.place.knows()
+			if !k.active && !k.held {
 				return a.downError()
 			}
+			told = k.change
 		}
 		select {
 		case <-a.place.turn:
 			return nil
 		case <-changed:
+		case <-told:
 		case <-ctx.Done():
 			return ended(ctx)
 		case <-l.closing:
@@ -233,5 +239,6 @@ func (a *acquisition) undo() {
 		token:   a.token,
 		settled: a.settled,
 		until:   a.settled.Add(a.call.ttl),
+		refused: a.refusedOnly,
 	})
 }

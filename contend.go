@@ -142,14 +142,17 @@ func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration,
 		// Answers, too: the store is up. Late means that nothing was changed;
 		// what a misconfigured store did before it failed is not known.
 		if !errors.Is(err, ErrLate) {
+			a.refusedOnly = a.refusedOnly || !a.dirty
 			a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		}
 		l.report(err)
 	default:
 		a.dirty = true
-		a.settled = time.Now().Add(2*budget + 50*time.Millisecond)
-		if !a.telling(ctx, callCtx, budget) {
-			a.place.answer(false, Token{}, nil) // what was known is no longer sure
+		a.settled = laterOf(a.settled, time.Now().Add(2*budget+50*time.Millisecond))
+		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
+			if ctx.Err() == nil && budget >= a.fullBudget() {
+				a.place.answer(false, Token{}, nil) // a short lease: what was known is no longer sure
+			}
 			return nil, 0, err
 		}
 		l.report(err)
@@ -232,7 +235,10 @@ func (a *acquisition) failure(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	}
-	a.failed = err
+	if !a.cut || !a.held { // a held key whose last look our own wait cut short is just held
+		a.failed = err
+	}
+	a.cut = false
 	if a.over || a.call.noWait {
 		return errWaitOver
 	}
@@ -266,8 +272,7 @@ func (a *acquisition) read(ctx context.Context) (time.Duration, error) {
 	defer cancel()
 	rec, err := l.store.Inspect(callCtx, a.name)
 	if err != nil {
-		if !a.telling(ctx, callCtx, budget) {
-			a.place.answer(false, Token{}, nil)
+		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			return 0, err
 		}
 		l.report(err)

@@ -198,14 +198,14 @@ func resultOf(err error) string {
 		return "held"
 	case errors.Is(err, context.Canceled): // before what its cause may match
 		return "canceled"
+	case errors.Is(err, ErrUnavailable):
+		return "unavailable"
 	case errors.Is(err, ErrClosed):
 		return "closed"
 	case errors.Is(err, ErrQueueFull):
 		return "queue-full"
 	case errors.Is(err, ErrMisconfigured):
 		return "misconfigured"
-	case errors.Is(err, ErrUnavailable):
-		return "unavailable"
 	}
 	return "error"
 }

@@ -61,8 +61,11 @@ func (h *hold) open(ctx context.Context, limit time.Duration) (*Lock, error) {
 		k.stopCtx = context.AfterFunc(ctx, func() { h.callerGone(k) })
 	}
 	if limit > 0 {
+		k.until = time.Now().Add(limit)
 		k.bound = time.AfterFunc(limit, func() {
-			k.exceeded.Store(true)
+			if k.ctx.Err() == nil && h.ended() == nil {
+				k.exceeded.Store(true)
+			}
 			k.cancel(h.exceededError(limit))
 			h.callerGone(k) // nobody works under this handle any more
 		})
@@ -176,7 +179,9 @@ func (h *hold) release(bound error) error {
 	}
 	switch {
 	case err != nil:
-		if loss == nil {
+		if loss == nil && bound != nil {
+			err = fmt.Errorf("%w; release not confirmed: %v", bound, err)
+		} else if loss == nil {
 			err = fmt.Errorf("tierlock: unlock %s: release not confirmed: %w", h.token, err)
 		}
 	case loss == nil && state != LeaseOwned && watchdog.Since(stopped) < left:

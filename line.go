@@ -174,6 +174,7 @@ func (p *place) hold(t Token) {
 	ln.holds++
 	ln.holder, ln.explicit = t, p.explicit
 	ln.heldAt, ln.held, ln.failed = time.Now(), t, nil
+	ln.answered = false // that was before
 	ln.joinLocked()
 	ln.changedLocked()
 }
@@ -195,6 +196,9 @@ func (p *place) leave() {
 		ln.heldAt = time.Now()
 		ln.active--
 	case placeActive:
+		if ln.answered {
+			ln.heldAt = time.Now()
+		}
 		ln.active--
 	}
 	p.state = placeLeft

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tierlock/tierlock/watchdog"
 )
 
 // Lock is a handle on a hold: what Lock and TryLock give. Each call gives a
@@ -23,6 +25,7 @@ type Lock struct {
 	exceeded atomic.Bool // that bound was reached
 	live     bool        // the caller's context has not ended; guarded by hold.mu
 
+	until    time.Time // of bound
 	once     sync.Once
 	unlocked error
 }
@@ -96,11 +99,15 @@ func (k *Lock) Unlock() error {
 // Ensure makes sure that the lease lasts for at least d more, by the holder's
 // own clock, and renews it if need be; it takes at most the CallTimeout. Call
 // it before a step that must not be cut off. More than TTL minus margin, or
-// than what the hold's bounds leave, is an error at once. A failure does not
+// than what the bounds leave, is an error at once, matching
+// watchdog.ErrBound. A failure does not
 // end the hold; the old lease runs on.
 func (k *Lock) Ensure(d time.Duration) error {
 	if err := k.Err(); err != nil {
 		return err
+	}
+	if !k.until.IsZero() && time.Until(k.until) < d {
+		return fmt.Errorf("tierlock: ensure %v of %s: %w", d, k.hold.token, watchdog.ErrBound)
 	}
 	ctx, cancel := context.WithTimeoutCause(k.ctx, k.hold.locker.cfg.CallTimeout, ErrUnavailable)
 	defer cancel()

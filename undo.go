@@ -2,6 +2,7 @@ package tierlock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -36,6 +37,9 @@ type undoTask struct {
 	settled time.Time
 	// until is when the key has expired in any case.
 	until time.Time
+	// refused says that the store refused the acquire as misconfigured: if it
+	// refuses the release likewise, there is nothing more to try.
+	refused bool
 
 	next time.Time
 }
@@ -157,6 +161,16 @@ func (u *undoer) try(t *undoTask) bool {
 	req.Keep = max(0, t.keepUntil.Sub(sent))
 	state, err := l.store.Release(ctx, req)
 	l.report(err)
+	if errors.Is(err, ErrMisconfigured) {
+		// An answer about this key, and not a store that is down.
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if t.refused {
+			delete(u.tasks, t.req.Lease)
+		}
+		t.next = time.Now().Add(undoMax)
+		return true
+	}
 	if err != nil {
 		return false
 	}
