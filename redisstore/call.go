@@ -33,7 +33,6 @@ const (
 type call struct {
 	cmd   rueidis.Completed
 	multi []rueidis.Completed // instead of cmd, where not nil
-	node  *clock              // of the node asked, or nil if several are
 
 	res  rueidis.RedisResult
 	many []rueidis.RedisResult
@@ -50,9 +49,9 @@ const (
 )
 
 // do runs one command, at most until the given time.
-func (s *Store) do(ctx context.Context, until time.Time, node *clock, cmd rueidis.Completed) (rueidis.RedisResult, error) {
+func (s *Store) do(ctx context.Context, until time.Time, cmd rueidis.Completed) (rueidis.RedisResult, error) {
 	c := s.takeCall()
-	c.cmd, c.node = cmd, node
+	c.cmd = cmd
 	if err := s.await(ctx, until, c); err != nil {
 		return rueidis.RedisResult{}, err
 	}
@@ -62,9 +61,9 @@ func (s *Store) do(ctx context.Context, until time.Time, node *clock, cmd rueidi
 }
 
 // doMulti is do for several commands in one round trip.
-func (s *Store) doMulti(ctx context.Context, until time.Time, node *clock, cmds []rueidis.Completed) ([]rueidis.RedisResult, error) {
+func (s *Store) doMulti(ctx context.Context, until time.Time, cmds []rueidis.Completed) ([]rueidis.RedisResult, error) {
 	c := s.takeCall()
-	c.multi, c.node = cmds, node
+	c.multi = cmds
 	if err := s.await(ctx, until, c); err != nil {
 		return nil, err
 	}
@@ -103,9 +102,6 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 		err = ended(ctx)
 	case <-c.timer.C:
 		err = s.noAnswer()
-		if c.node != nil {
-			c.node.forget() // a silent server may come back as another
-		}
 	}
 	if !c.settled.CompareAndSwap(0, callLeft) {
 		// The answer came at the same moment. It is used: it may be a grant.
@@ -150,7 +146,7 @@ func (s *Store) perform(c *call) {
 		broken = c.res.NonRedisError()
 	}
 	if broken != nil {
-		s.broke(c, broken)
+		s.broke(broken)
 	}
 	if c.settled.CompareAndSwap(0, callDone) {
 		c.done <- struct{}{}
@@ -160,13 +156,13 @@ func (s *Store) perform(c *call) {
 }
 
 // broke draws the conclusions from a call that failed below Redis.
-func (s *Store) broke(c *call, err error) {
-	if c.node != nil {
-		c.node.forget() // the next connection may lead to another server
-	}
+func (s *Store) broke(err error) {
+	s.clocks.era.Add(1) // the next connection may lead to another server
 	if s.single && slowDial(err) {
 		s.lost(err)
+		return
 	}
+	s.askClock()
 }
 
 // slowDial tells a connection that could not be made, and cost its time. A
@@ -192,7 +188,7 @@ func (s *Store) takeCall() *call {
 // putCall is for calls whose answer was taken: a worker may still hold any
 // other.
 func (s *Store) putCall(c *call) {
-	c.cmd, c.multi, c.node = rueidis.Completed{}, nil, nil
+	c.cmd, c.multi = rueidis.Completed{}, nil
 	c.res, c.many = rueidis.RedisResult{}, nil
 	c.settled.Store(0)
 	s.spare.Put(c)

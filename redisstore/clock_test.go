@@ -13,56 +13,69 @@ const (
 
 func wantOffset(t *testing.T, c *redisstore.Clock, now, want int64) {
 	t.Helper()
-	if got, ok := c.Offset(now); !ok || got != want {
+	if got, ok := c.Offset(now, 1); !ok || got != want {
 		t.Fatalf("offset at %d ms: got %d, %v; wanted %d", now/ms, got, ok, want)
 	}
 }
 
-func TestClockKeepsTheShortestRoundTrip(t *testing.T) {
+// The offset is never more than the server is ahead, however the round trip
+// is made up of its two ways.
+func TestClockKeepsTheHighestLowerLimit(t *testing.T) {
 	var c redisstore.Clock
-	if got, ok := c.Offset(0); ok {
+	if got, ok := c.Offset(0, 1); ok {
 		t.Fatalf("offset without a sample: got %d; wanted none", got)
 	}
 	// The server is 1000 s ahead; each reply took a different way.
 	const ahead = 1000 * second
-	c.Learn(0, 10*ms, ahead+5*ms) // the middle, by luck
-	wantOffset(t, &c, 10*ms, ahead)
-	c.Learn(20*ms, 22*ms, ahead+22*ms) // read when received: the middle is 1 ms off
-	wantOffset(t, &c, 22*ms, ahead+1*ms)
-	c.Learn(30*ms, 90*ms, ahead+31*ms) // a slow reply tells less
-	wantOffset(t, &c, 90*ms, ahead+1*ms)
+	c.Learn(0, 10*ms, ahead+5*ms, 1) // 5 ms there, 5 ms back
+	wantOffset(t, &c, 10*ms, ahead-5*ms)
+	c.Learn(20*ms, 120*ms, ahead+118*ms, 1) // 98 ms there, 2 ms back
+	wantOffset(t, &c, 120*ms, ahead-2*ms)
+	c.Learn(130*ms, 136*ms, ahead+130*ms, 1) // nothing there, 6 ms back
+	wantOffset(t, &c, 136*ms, ahead-2*ms)
 
 	// The best is not kept for ever: clocks drift.
 	for at := second; at <= 20*second; at += second {
-		c.Learn(at, at+40*ms, ahead+at+30*ms)
+		c.Learn(at, at+40*ms, ahead+at+30*ms, 1)
 	}
-	wantOffset(t, &c, 20*second, ahead+10*ms)
+	wantOffset(t, &c, 20*second, ahead-10*ms)
 }
 
 func TestClockFollowsAStep(t *testing.T) {
 	const ahead = 1000 * second
 	for _, step := range []int64{-40 * second, -5 * ms, 5 * ms, 40 * second} {
 		var c redisstore.Clock
-		c.Learn(0, 1*ms, ahead)
-		// A longer round trip, but nothing else explains it.
-		c.Learn(2*ms, 6*ms, ahead+step+4*ms)
-		wantOffset(t, &c, 6*ms, ahead+step)
+		c.Learn(0, 1*ms, ahead+1*ms, 1)
+		wantOffset(t, &c, 1*ms, ahead)
+		// A longer way back, but nothing else explains it.
+		c.Learn(2*ms, 5*ms, ahead+step+3*ms, 1)
+		wantOffset(t, &c, 5*ms, ahead+step-2*ms)
 	}
 }
 
 func TestClockForgets(t *testing.T) {
 	var c redisstore.Clock
-	c.Learn(0, 2*ms, 7*second)
-	wantOffset(t, &c, 60*second, 7*second-1*ms)
-	if got, ok := c.Offset(61 * second); ok {
+	c.Learn(0, 2*ms, 7*second, 1)
+	wantOffset(t, &c, 60*second, 7*second-2*ms)
+	if got, ok := c.Offset(61*second, 1); ok {
 		t.Errorf("offset a minute later: got %d; wanted none", got)
 	}
-	c.Learn(0, 2*ms, 7*second)
-	c.Forget()
-	if got, ok := c.Offset(3 * ms); ok {
-		t.Errorf("offset after Forget: got %d; wanted none", got)
+}
+
+// What was learned over one connection is not used over the next, in whatever
+// order the answers come.
+func TestClockEras(t *testing.T) {
+	var c redisstore.Clock
+	c.Learn(0, 2*ms, 7*second, 1)
+	if got, ok := c.Offset(3*ms, 2); ok {
+		t.Errorf("offset after a new connection: got %d; wanted none", got)
 	}
-	c.Learn(0, 2*ms, 7*second)
-	c.Replace(10*ms, 20*ms, 7*second+15*ms) // within what the first allows, and longer
-	wantOffset(t, &c, 20*ms, 7*second)
+	c.Learn(0, 20*ms, 5*second, 2) // within what the first allows, or not
+	if got, ok := c.Offset(20*ms, 2); !ok || got != 5*second-20*ms {
+		t.Errorf("offset of the new connection: got %d, %v; wanted %d", got, ok, 5*second-20*ms)
+	}
+	c.Learn(0, 21*ms, 7*second, 1) // an answer of the old one, late
+	if got, ok := c.Offset(21*ms, 2); !ok || got != 5*second-20*ms {
+		t.Errorf("offset after a late answer: got %d, %v; wanted %d", got, ok, 5*second-20*ms)
+	}
 }

@@ -14,9 +14,33 @@
 // and for a minute after each grant also where the clock was stepped back.
 //
 // Every call ends with its ctx and at the latest after Options.CallTimeout,
-// whatever the client is doing. A request that reaches the server after its
-// caller gave up grants nothing. No key is ever without a TTL. Scripts are
+// whatever the client is doing. No key is ever without a TTL. Scripts are
 // loaded on demand, so SCRIPT FLUSH and restarts do no harm.
+//
+// # Late requests
+//
+// An acquire that the server executes after its budget, its ctx's deadline or
+// CallTimeout grants nothing. The server judges that by its own clock, of
+// which the store knows how far it is ahead at the least, since the reply was
+// on its way for a time that is not known. So a budget has to be longer than
+// one round trip, or every acquire is refused; with a [tierlock.Locker], whose
+// budget is a twentieth of the TTL, that means a TTL of more than 20 round
+// trips, up to 10 s. CallTimeout should be two round trips or more: the first
+// acquire over a new connection, and after a minute without any, may ask for
+// the clock before.
+//
+// It is no protection against all: a ctx that is cancelled before its budget is
+// over does not recall the request, which may still be granted (the Locker
+// undoes it); and a server's clock that is stepped back makes the store accept
+// what is late by as much, until the next answer. With [New] the store does not
+// see the client's connections: where one is lost while no call is under way,
+// and the next leads to another server, the former's clock counts until the
+// first answer.
+//
+// # Explicit holders
+//
+// Leases under one explicit holder share the key. The last release decides how
+// long it stays: the Keep of an earlier one does not count.
 //
 // # Keys
 //
@@ -46,4 +70,8 @@
 // Redis has to be a 64-bit build. The eviction policy should be noeviction.
 // With a Cluster client Watch reports that it is unavailable, and waiters
 // poll.
+//
+// [Store.Close] cannot end what waits inside the caller's own client, given to
+// [New]: one goroutine for the connection of watches, if all of the client's
+// pool are in use, and calls without an answer. They end with the client.
 package redisstore

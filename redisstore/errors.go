@@ -59,8 +59,26 @@ func ended(ctx context.Context) error {
 	if cause == nil || errors.Is(err, cause) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, cause)
+	return fmt.Errorf("%w: %w", err, &unclassed{cause})
 }
+
+// unclassed is an error that matches whatever err does, but for the classes:
+// the cause of a ctx is the caller's and may be anything, the answer of another
+// store included, and says nothing about what this one did.
+type unclassed struct{ err error }
+
+func (e *unclassed) Error() string { return e.err.Error() }
+
+// Is stands for Unwrap, past which nothing could be hidden.
+func (e *unclassed) Is(target error) bool {
+	switch target {
+	case tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured:
+		return false
+	}
+	return errors.Is(e.err, target)
+}
+
+func (e *unclassed) As(target any) bool { return errors.As(e.err, target) }
 
 // scripted finds what went wrong inside a script. Redis 6.2 wraps it:
 // "ERR Error running script (call to f_…): @user_script:12: -OOM command …";
@@ -73,6 +91,10 @@ var scripted = regexp.MustCompile(`^(?:ERR )?Error running script .*?@user_scrip
 // READONLY, LOADING, CLUSTERDOWN, MASTERDOWN, TRYAGAIN, OOM, MISCONF,
 // NOREPLICAS, BUSY, too many clients, a broken connection.
 func misconfigured(err error) bool {
+	var foreign *unclassed
+	if errors.As(err, &foreign) {
+		return false
+	}
 	if errors.Is(err, rueidis.ErrNoCache) {
 		return true
 	}
@@ -86,7 +108,8 @@ func misconfigured(err error) bool {
 	}
 	code, _, _ := strings.Cut(text, " ")
 	switch code {
-	case "NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "CROSSSLOT", "NOPROTO":
+	case "NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "CROSSSLOT", "NOPROTO",
+		"MOVED": // a Cluster client follows it, so another kind of client is needed
 		return true
 	}
 	text = strings.ToLower(strings.TrimPrefix(text, "ERR "))
@@ -94,6 +117,7 @@ func misconfigured(err error) bool {
 		"unknown command", "unknown redis command", "unknown subcommand",
 		"this redis command is not allowed from",
 		"the user executing the script can't", "acl failure in script",
+		"client names cannot contain",
 		"db index is out of range", "invalid db index", "select is not allowed in cluster mode",
 		"auth ", "client sent auth", "invalid password",
 		"syntax error", "wrong number of arguments", "error compiling script",

@@ -122,6 +122,8 @@ func TestErrorClasses(t *testing.T) {
 		{"ERR The user executing the script can't access at least one of the keys mentioned in the command arguments", misconfigured},
 		{"ERR DB index is out of range", misconfigured},
 		{"ERR syntax error", misconfigured},
+		{"MOVED 7481 127.0.0.1:6379", misconfigured},
+		{"ERR Client names cannot contain spaces, newlines or special characters.", misconfigured},
 	}
 	bare := table
 	for _, text := range []string{

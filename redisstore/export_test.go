@@ -9,10 +9,9 @@ import (
 // Clock is the offset of a server's clock, for tests of its own.
 type Clock struct{ clock }
 
-func (c *Clock) Offset(now int64) (int64, bool)       { return c.offset(now) }
-func (c *Clock) Learn(sent, received, server int64)   { c.learn(sent, received, server) }
-func (c *Clock) Replace(sent, received, server int64) { c.replace(sent, received, server) }
-func (c *Clock) Forget()                              { c.forget() }
+func (c *Clock) Offset(now int64, era uint64) (int64, bool)     { return c.offset(now, era) }
+func (c *Clock) Learn(sent, received, server int64, era uint64) { c.learn(sent, received, server, era) }
+
 func Keys(n tierlock.Name) (lock string, beside [3]string) {
 	k := lockKey(n, "")
 	return k, [3]string{k + fenceSuffix, k + holdsSuffix, k + wakeSuffix}
@@ -33,12 +32,19 @@ func Split(t tierlock.Token) (lease, tail string, err error) {
 // AcquireText is the whole script of a plain acquire.
 func AcquireText() string { return acquireScript.text }
 
+// LeftOf is the time of a PTTL.
+func LeftOf(ms int64) time.Duration { return leftOf(ms) }
+
+// ForgetClock is what a lost connection does.
+func (s *Store) ForgetClock() { s.clocks.era.Add(1) }
+
 // Mislead makes the store believe that the server's clock is off by d from
 // what it is.
 func (s *Store) Mislead(d time.Duration) {
 	c := &s.clocks.one
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.best.offset += d.Microseconds()
+	c.best.low += d.Microseconds()
+	c.best.high += d.Microseconds()
 	c.older = sample{}
 }

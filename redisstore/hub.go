@@ -71,34 +71,50 @@ func (h *hub) connect() (*subscriber, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &subscriber{hub: h, confirmed: make(chan struct{}, maxSubscribe)}
-	taken := make(chan struct{})
-	go func() {
-		// It may dial, without regard to any ctx.
-		c.client, c.giveBack = client.Dedicate()
-		close(taken)
-	}()
 	limit := time.NewTimer(s.timeout)
 	defer limit.Stop()
-	select {
-	case <-taken:
-	case <-limit.C:
-		err = errors.New("no connection for subscriptions in time")
-	case <-s.quit:
-		err = errClosed
-	}
-	if err != nil {
-		go func() {
-			<-taken
-			c.close()
-		}()
-		return nil, err
+	var c *subscriber
+	for c == nil { // the pending one may come to nothing, see dedicate
+		if h.pending == nil {
+			h.pending = h.dedicate(client)
+		}
+		select {
+		case c = <-h.pending:
+			h.pending = nil
+		case <-limit.C:
+			return nil, errors.New("no connection for subscriptions in time")
+		case <-s.quit:
+			return nil, errClosed
+		}
 	}
 	if err := c.prepare(); err != nil {
 		c.close()
 		return nil, err
 	}
 	return c, nil
+}
+
+// dedicate takes a connection from the client, which may wait for one in the
+// client's pool, and dial, without regard to any ctx. So there is never more
+// than one of it: who gives up leaves it to the next. What nobody fetches is
+// given back, and the channel closed.
+func (h *hub) dedicate(client rueidis.Client) <-chan *subscriber {
+	taken := make(chan *subscriber)
+	go func() {
+		c := &subscriber{hub: h, confirmed: make(chan struct{}, maxSubscribe)}
+		c.client, c.giveBack = client.Dedicate()
+		limit := time.NewTimer(hubIdle)
+		defer limit.Stop()
+		select {
+		case taken <- c:
+			return
+		case <-limit.C:
+		case <-h.store.quit:
+		}
+		c.close()
+		close(taken)
+	}()
+	return taken
 }
 
 func (c *subscriber) prepare() error {
@@ -132,6 +148,7 @@ func (c *subscriber) close() {
 	c.once.Do(func() {
 		c.client.Close() // and not only giveBack, which would keep it
 		c.giveBack()
+		c.hub.store.askClock() // its end began an era, see dialer
 	})
 }
 
@@ -144,14 +161,11 @@ func (c *subscriber) serve() error {
 	defer idle.Stop()
 	for {
 		add, drop := h.changes(have)
-		if err := c.subscribe(add); err != nil {
+		if err := c.subscribe(add, have); err != nil {
 			return err
 		}
 		if err := c.unsubscribe(drop); err != nil {
 			return err
-		}
-		for _, ch := range add {
-			have[ch] = true
 		}
 		for _, ch := range drop {
 			delete(have, ch)
@@ -205,10 +219,35 @@ func (h *hub) changes(have map[string]bool) (add, drop []string) {
 	return add, drop
 }
 
-func (c *subscriber) subscribe(channels []string) error {
+// subscribe adds channels to have. The server refuses a command as a whole for
+// one channel that is forbidden, so they are then tried one by one, and only
+// the watches of those that are refused again end.
+func (c *subscriber) subscribe(channels []string, have map[string]bool) error {
 	if len(channels) == 0 {
 		return nil
 	}
+	err := c.subscribeAll(channels)
+	switch {
+	case err == nil:
+		for _, ch := range channels {
+			have[ch] = true
+		}
+		return nil
+	case !misconfigured(err):
+		return err
+	case len(channels) == 1:
+		c.hub.refused(channels[0], err)
+		return nil
+	}
+	for _, ch := range channels {
+		if err := c.subscribe([]string{ch}, have); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *subscriber) subscribeAll(channels []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), hubPatience)
 	defer cancel()
 	cmd := c.client.B().Subscribe().Channel(channels...).Build()

@@ -71,7 +71,7 @@ func TestPausedServer(t *testing.T) {
 func TestLostReply(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, redisstore.RecommendedOptions(proxy.Addr), redisstore.Options{})
+	s := openWith(t, oneConn(proxy.Addr), redisstore.Options{})
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	for _, lose := range []struct {
 		name string
@@ -118,7 +118,7 @@ func TestLostReply(t *testing.T) {
 func TestCallersContext(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
+	s := openWith(t, oneConn(proxy.Addr), calm)
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	proxy.Delay(100*time.Millisecond, 100*time.Millisecond)
 
@@ -163,9 +163,8 @@ func TestCallersContext(t *testing.T) {
 func TestBudget(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
-	// Learned while the way is short: with the delay the middle of a round trip
-	// is wrong by half of it.
+	s := openWith(t, oneConn(proxy.Addr), calm)
+	// Learned while the way is short, which tells most.
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	proxy.Delay(80*time.Millisecond, 0)
 	for _, explicit := range []bool{false, true} {
@@ -198,7 +197,7 @@ func TestBudget(t *testing.T) {
 // A wrong idea of the server's clock costs one round trip, once.
 func TestRefusalTeachesTheClock(t *testing.T) {
 	srv := rig.Redis(t)
-	s := open(t, srv.Addr)
+	s := openWith(t, oneConn(srv.Addr), calm)
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	s.Mislead(-40 * time.Second)
 	for _, want := range []int64{2, 1} {

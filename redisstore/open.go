@@ -17,6 +17,9 @@ import (
 // openTimeout is how long Open waits for the first connection.
 const openTimeout = 2 * time.Second
 
+// maxRingScale bounds ClientOption.RingScaleEachConn: a million places.
+const maxRingScale = 20
+
 // RecommendedOptions are client options that suit locks: short timeouts, no
 // retries behind the store's back, no cache, one connection for all goroutines.
 // One address means one server. For a Sentinel deployment give the sentinels'
@@ -69,6 +72,7 @@ func OpenWith(opt rueidis.ClientOption, o Options) (*Store, error) {
 	opt.DisableRetry = true
 
 	s := newStore(o)
+	opt.DialCtxFn = s.dialer(opt)
 	s.own = &opt
 	s.trouble.Store(&trouble{fmt.Errorf("%w: not connected yet", tierlock.ErrUnavailable)})
 	first := make(chan error, 1)
@@ -77,7 +81,7 @@ func OpenWith(opt rueidis.ClientOption, o Options) (*Store, error) {
 	defer limit.Stop()
 	select {
 	case err := <-first:
-		if err != nil && misconfigured(err) {
+		if err != nil && errors.Is(classed(err), tierlock.ErrMisconfigured) {
 			s.Close()
 			return nil, fmt.Errorf("redisstore: open: %w", classed(err))
 		}
@@ -106,6 +110,8 @@ func checkClient(opt rueidis.ClientOption) error {
 	bad(opt.ConnWriteTimeout >= 0, "ConnWriteTimeout is negative")
 	bad(opt.Sentinel.TopologyRefreshInterval >= 0, "Sentinel.TopologyRefreshInterval is negative")
 	bad(opt.SelectDB >= 0, "SelectDB is negative")
+	// The client allocates 2^n places, and has no error for too many.
+	bad(opt.RingScaleEachConn >= 0 && opt.RingScaleEachConn <= maxRingScale, "RingScaleEachConn is not in 0 to %d", maxRingScale)
 	bad(opt.PipelineMultiplex <= rueidis.MaxPipelineMultiplex, "PipelineMultiplex is above %d", rueidis.MaxPipelineMultiplex)
 	bad(!opt.ReplicaOnly, "ReplicaOnly: locks live on the primary")
 	bad(opt.SendToReplicas == nil, "SendToReplicas: locks live on the primary")
@@ -174,26 +180,56 @@ func (s *Store) setTrouble(err error) {
 	}
 }
 
-// linkOnce makes the client where there is none, and pings where there is. It
-// reports whether calls may be made: also where the server refused, since it
-// then answers calls at once, and says why.
+// linkOnce makes the client where there is none, and tries it. It reports
+// whether calls may be made: also where the server refused, since it then
+// answers calls at once, and says why.
 func (s *Store) linkOnce() (linked bool, err error) {
-	if s.client != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-		defer cancel()
-		// Not by a worker: what it noted as lost is what is tried here.
-		answer := make(chan error, 1)
-		go func() { answer <- s.client.Do(ctx, s.client.B().Ping().Build()).NonRedisError() }()
-		select {
-		case err = <-answer:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-s.quit:
-			err = errClosed
+	if s.client == nil {
+		if linked, err = s.connect(); !linked || err != nil {
+			return linked, err
 		}
-		return answersAtOnce(err), err
 	}
+	if s.clocks.slots != nil {
+		return true, nil // one node that is silent is not all of them
+	}
+	err = s.greet()
+	return answersAtOnce(err), err
+}
 
+// anyKey leads to the one node of a client that is not a Cluster's.
+const anyKey = "lock:"
+
+// greet asks the server for its clock, which no call knows yet. Not by a
+// worker: what that noted as lost is what is tried here, and a store that is
+// not used leaves no worker.
+func (s *Store) greet() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() {
+		era, asked := s.clocks.era.Load(), time.Now()
+		msg, err := s.client.Do(ctx, probeScript.byText(s.client.B(), []string{anyKey}, nil)).ToMessage()
+		var server int64
+		if err == nil {
+			server, _, err = readProbe(msg)
+		}
+		if err == nil {
+			s.clocks.one.learn(s.local(asked), s.local(time.Now()), server, era)
+		}
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.quit:
+		return errClosed
+	}
+}
+
+// connect makes the client.
+func (s *Store) connect() (linked bool, err error) {
 	type made struct {
 		client rueidis.Client
 		err    error

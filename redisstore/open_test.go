@@ -207,6 +207,7 @@ func TestOptionsThatCannotWork(t *testing.T) {
 		"Sentinel.TopologyRefreshInterval": func(c *rueidis.ClientOption, _ *redisstore.Options) { c.Sentinel.TopologyRefreshInterval = -1 },
 		"SelectDB":                         func(c *rueidis.ClientOption, _ *redisstore.Options) { c.SelectDB = -1 },
 		"PipelineMultiplex":                func(c *rueidis.ClientOption, _ *redisstore.Options) { c.PipelineMultiplex = 9 },
+		"RingScaleEachConn":                func(c *rueidis.ClientOption, _ *redisstore.Options) { c.RingScaleEachConn = 21 },
 		"ReplicaOnly":                      func(c *rueidis.ClientOption, _ *redisstore.Options) { c.ReplicaOnly = true },
 		"SendToReplicas": func(c *rueidis.ClientOption, _ *redisstore.Options) {
 			c.SendToReplicas = func(rueidis.Completed) bool { return true }

@@ -90,5 +90,5 @@ func (s *Store) pipeline(ctx context.Context, until time.Time, batch []renewal, 
 	for i, r := range batch {
 		cmds[i] = build(r.script, client.B(), r.keys, r.args)
 	}
-	return s.doMulti(ctx, until, s.clocks.only(), cmds)
+	return s.doMulti(ctx, until, cmds)
 }

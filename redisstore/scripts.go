@@ -83,11 +83,10 @@ func (s *Store) run(ctx context.Context, until time.Time, sc *script, keys, args
 	if err != nil {
 		return rueidis.RedisMessage{}, err
 	}
-	node := s.clocks.of(keys[0])
-	res, err := s.do(ctx, until, node, sc.bySum(client.B(), keys, args))
+	res, err := s.do(ctx, until, sc.bySum(client.B(), keys, args))
 	if err == nil && unknownScript(res) {
 		// Nothing was executed, so this is still the one attempt.
-		res, err = s.do(ctx, until, node, sc.byText(client.B(), keys, args))
+		res, err = s.do(ctx, until, sc.byText(client.B(), keys, args))
 	}
 	if err != nil {
 		return rueidis.RedisMessage{}, err

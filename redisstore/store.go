@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/rueidis"
 
@@ -79,7 +80,8 @@ var (
 // should have DisableRetry and AlwaysPipelining, a Dialer.Timeout of 500 ms and
 // a ConnWriteTimeout of 1 s: with the client's own defaults the store keeps its
 // bounds too, but notices a dead connection later. Its ReplicaOnly and
-// SendToReplicas must not be used.
+// SendToReplicas must not be used. New itself waits for nothing; the server is
+// asked for its clock in the background.
 //
 // A nil client or bad options make every call return an error that says so.
 func New(client rueidis.Client, opt Options) *Store {
@@ -93,6 +95,7 @@ func New(client rueidis.Client, opt Options) *Store {
 		return s
 	}
 	s.adopt(client)
+	s.askClock()
 	return s
 }
 
@@ -166,8 +169,9 @@ func (s *Store) Guarantee() tierlock.Guarantee { return tierlock.FencedOnly }
 func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
 
 // Acquire implements [tierlock.Store]. Where the server's clock is not known
-// (first, after a lost connection, after a minute without calls) it takes a
-// second round trip.
+// (over a new connection, until it was asked in the background, and after a
+// minute without an acquire) it takes a second round trip. A budget that is
+// shorter than one round trip is always refused.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
 	lease, err := wireLease(req.Token.Lease)
@@ -175,9 +179,10 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 	if err != nil {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, err)
 	}
-	if req.Token.Tier == 0 {
-		req.Token.Tier = tierlock.Redis
+	if req.Explicit && !utf8.ValidString(req.Token.Holder) {
+		return tierlock.AcquireResult{}, invalid("acquire", req.Name, fmt.Errorf("holder %q is not valid UTF-8", req.Token.Holder))
 	}
+	req.Token = storable(req.Token)
 	res, err := s.acquire(ctx, sent, &req, lease)
 	if err != nil {
 		return tierlock.AcquireResult{}, failed("acquire", req.Name, err)
@@ -197,23 +202,30 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	}
 	fence := lockKey(req.Name, fenceSuffix)
 	key := fence[:len(fence)-len(fenceSuffix)]
+	// First of all: until a client is there, nothing else is settled either.
+	if _, err := s.ready(); err != nil {
+		return none, err
+	}
 	clock := s.clocks.of(key)
-	offset, known := clock.offset(s.local(sent))
-	if !known {
-		asked := time.Now()
-		server, _, err := s.probe(ctx, until, key)
-		if err != nil {
+	era := s.clocks.era.Load()
+	offset, known := clock.offset(s.local(sent), era)
+	for asked := 0; !known; asked++ {
+		if asked == 3 {
+			return none, errors.New("the connection was made anew again and again")
+		}
+		// It may make a connection itself, and is not of its era then.
+		if err := s.learnClock(ctx, until, key); err != nil {
 			return none, err
 		}
-		clock.learn(s.local(asked), s.local(time.Now()), server)
-		offset, _ = clock.offset(s.local(sent))
+		era = s.clocks.era.Load()
+		offset, known = clock.offset(s.local(sent), era)
 	}
 	sc, keys := &acquireScript, []string{key, fence}
 	args := []string{lease, "", millis(req.TTL), strconv.Itoa(epoch), wireTail(&req.Token)}
 	if req.Explicit {
 		sc, keys = &enterScript, append(keys, key+holdsSuffix)
 		args[4] += " " // the mark of an explicit hold
-		args = append(args, req.Token.Lease, string([]rune(req.Token.Holder)))
+		args = append(args, req.Token.Lease, req.Token.Holder)
 	}
 	for try := 1; ; try++ {
 		began := time.Now()
@@ -230,7 +242,9 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			return none, err
 		}
 		if !msg.IsInt64() {
-			return s.readAcquired(msg, req, clock, began)
+			return s.readAcquired(msg, req, func(server int64) {
+				clock.learn(s.local(began), s.local(time.Now()), server, era)
+			})
 		}
 		server, err := msg.AsInt64()
 		if err != nil {
@@ -238,21 +252,22 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		}
 		received := time.Now()
 		if server > 0 {
-			clock.learn(s.local(began), s.local(received), server)
+			clock.learn(s.local(began), s.local(received), server, era)
 			return tierlock.AcquireResult{Granted: true, Token: granted(req.Token, req.TTL, server)}, nil
 		}
-		// Late by the offset we know, which may be wrong: the refusal tells the
-		// right one, and a second try cannot be refused for that reason.
-		clock.replace(s.local(began), s.local(received), -server)
-		offset, _ = clock.offset(s.local(received))
-		if try == 2 {
+		// Late by the offset we know, which may be too low: the refusal tells
+		// more, and a second try cannot be refused for that reason. Where it
+		// does not tell more, a second try would be later still.
+		clock.learn(s.local(began), s.local(received), -server, era)
+		before := offset
+		if offset, known = clock.offset(s.local(received), era); !known || offset <= before || try == 2 {
 			return none, fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
 		}
 	}
 }
 
 // readAcquired reads the answers that carry a token.
-func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequest, clock *clock, began time.Time) (tierlock.AcquireResult, error) {
+func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequest, learn func(server int64)) (tierlock.AcquireResult, error) {
 	var none tierlock.AcquireResult
 	if !msg.IsArray() {
 		text, err := msg.ToString()
@@ -274,7 +289,7 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 	if err != nil {
 		return none, err
 	}
-	clock.learn(s.local(began), s.local(time.Now()), server)
+	learn(server)
 	// Our lease is in it or beside it, so it is ours even where it cannot be
 	// read; but without its fence the hold is worth nothing.
 	stored := readToken(value)
@@ -299,7 +314,9 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	keep := ""
 	if req.Keep > 0 {
-		keep = millis(req.Keep + time.Millisecond - 1)
+		// Rounded up; and no lease is longer than maxTTL, so a longer time to
+		// keep it would shorten none either.
+		keep = millis(min(req.Keep, maxTTL) + time.Millisecond - 1)
 	}
 	wake := lockKey(req.Name, wakeSuffix)
 	key := wake[:len(wake)-len(wakeSuffix)]
@@ -321,82 +338,12 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	return state, nil
 }
 
-// Inspect implements [tierlock.Store].
-func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {
-	until := time.Now().Add(s.timeout)
-	if err := checkName(name); err != nil {
-		return tierlock.Record{}, invalid("inspect", name, err)
-	}
-	key := lockKey(name, "")
-	rec, err := s.look(ctx, until, key)
-	if err == nil && rec.Holds > 1 {
-		rec, err = s.lookEntered(ctx, until, key)
-	}
-	if err != nil {
-		return tierlock.Record{}, failed("inspect", name, err)
-	}
-	return rec, nil
-}
-
-// look is the plain read that waiters poll with: two commands in one round
-// trip, and no script, which would count as a third. Holds 2 stands for an
-// explicit hold, whose leases are still to be counted.
-func (s *Store) look(ctx context.Context, until time.Time, key string) (tierlock.Record, error) {
-	client, err := s.ready()
-	if err != nil {
-		return tierlock.Record{}, err
-	}
-	res, err := s.doMulti(ctx, until, s.clocks.of(key), []rueidis.Completed{
-		// Not as the client's own GET and PTTL, which it knows as reads: those
-		// it may retry, here without end, and send to replicas.
-		client.B().Arbitrary("GET").Keys(key).Build(), client.B().Arbitrary("PTTL").Keys(key).Build()})
-	if err != nil {
-		return tierlock.Record{}, err
-	}
-	value, err := res[0].ToString()
-	if rueidis.IsRedisNil(err) {
-		return tierlock.Record{}, nil
-	}
-	if err != nil {
-		return tierlock.Record{}, err
-	}
-	ms, err := res[1].AsInt64()
-	if err != nil {
-		return tierlock.Record{}, err
-	}
-	if ms == -2 { // it ended between the two
-		return tierlock.Record{}, nil
-	}
-	rec := tierlock.Record{Held: true, Token: readToken(value), Left: time.Duration(max(ms, 0)) * time.Millisecond, Holds: 1}
-	if strings.HasSuffix(value, " ") {
-		rec.Holds = 2
-	}
-	return rec, nil
-}
-
-// lookEntered reads an explicit hold with the number of its leases, atomically.
-func (s *Store) lookEntered(ctx context.Context, until time.Time, key string) (tierlock.Record, error) {
-	msg, err := s.run(ctx, until, &inspectScript, []string{key, key + holdsSuffix}, nil)
-	if err != nil || msg.IsInt64() {
-		return tierlock.Record{}, err
-	}
-	text, err := msg.ToString()
-	if err != nil {
-		return tierlock.Record{}, err
-	}
-	left, rest, _ := strings.Cut(text, " ")
-	count, value, _ := strings.Cut(rest, " ")
-	holds, err := strconv.Atoi(count)
-	if err != nil {
-		return tierlock.Record{}, fmt.Errorf("unexpected answer: %w", err)
-	}
-	return tierlock.Record{Held: true, Token: readToken(value), Left: readLeft(left), Holds: holds}, nil
-}
+// maxTTL is as far as the server's arithmetic is exact.
+const maxTTL = 100 * 365 * 24 * time.Hour
 
 func checkTTL(d time.Duration) error {
-	// Beyond a century the server's arithmetic would no longer be exact.
-	if d < time.Millisecond || d%time.Millisecond != 0 || d > 100*365*24*time.Hour {
-		return fmt.Errorf("TTL %v: wanted whole milliseconds, at least 1 ms", d)
+	if d < time.Millisecond || d%time.Millisecond != 0 || d > maxTTL {
+		return fmt.Errorf("TTL %v: wanted whole milliseconds, 1 ms to a century", d)
 	}
 	return nil
 }
@@ -405,15 +352,6 @@ func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(),
 
 // leaseEnd is the offset of the lease's closing quote in the stored token.
 func leaseEnd(lease string) string { return strconv.Itoa(leaseOffset + len(lease) - 1) }
-
-// readLeft reads a PTTL; it is negative where the key has no expiry.
-func readLeft(text string) time.Duration {
-	ms, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || ms < 0 {
-		return 0
-	}
-	return time.Duration(max(ms, 1)) * time.Millisecond // 0 would mean unknown
-}
 
 func readOwnership(msg rueidis.RedisMessage) (tierlock.Ownership, error) {
 	n, err := msg.AsInt64()

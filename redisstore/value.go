@@ -3,8 +3,11 @@ package redisstore
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tierlock/tierlock"
 )
@@ -18,10 +21,26 @@ func wireLease(lease string) (string, error) {
 	if lease == "" {
 		return "", errors.New("lease is empty")
 	}
+	if !utf8.ValidString(lease) {
+		// JSON would make two such leases one.
+		return "", fmt.Errorf("lease %q is not valid UTF-8", lease)
+	}
 	if !simple(lease) {
 		return string(appendText(nil, lease)[1:]), nil
 	}
 	return lease + `"`, nil
+}
+
+// storable is t as it can be stored: with a tier, and in valid UTF-8, so that
+// what is granted equals what is read.
+func storable(t tierlock.Token) tierlock.Token {
+	if t.Tier == 0 {
+		t.Tier = tierlock.Redis
+	}
+	for _, text := range [...]*string{&t.ID, &t.Resource, &t.Key, &t.Holder, &t.App, &t.Host, &t.RequestID} {
+		*text = strings.ToValidUTF8(*text, "\ufffd")
+	}
+	return t
 }
 
 // wireTail is the token's JSON after the fields that only the server knows,

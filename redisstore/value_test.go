@@ -102,3 +102,12 @@ func TestLeaseThatIsAPrefixOfAnother(t *testing.T) {
 	}
 	mustRelease(t, s, drop("k", "abc"), tierlock.LeaseOwned)
 }
+
+// Zero means unknown, which a lock in its last moment is not.
+func TestTimeLeft(t *testing.T) {
+	for ms, want := range map[int64]time.Duration{-1: 0, 0: time.Millisecond, 1: time.Millisecond, 30000: 30 * time.Second} {
+		if got := redisstore.LeftOf(ms); got != want {
+			t.Errorf("PTTL %d: got %v; wanted %v", ms, got, want)
+		}
+	}
+}

@@ -28,8 +28,8 @@ func (s *Store) Watch(ctx context.Context, name tierlock.Name) (tierlock.Watch, 
 	}
 	w, err := s.hub.watch(ctx, lockKey(name, wakeSuffix))
 	if err != nil {
-		// Whatever the reason, polling still works.
-		return nil, fmt.Errorf("redisstore: watch %s: %w: %w", name, tierlock.ErrUnavailable, err)
+		// Whatever the reason and its class, polling still works.
+		return nil, fmt.Errorf("redisstore: watch %s: %w: %w", name, tierlock.ErrUnavailable, &unclassed{err})
 	}
 	return w, nil
 }
@@ -46,6 +46,7 @@ type hub struct {
 	dirty   []string          // channels to subscribe or unsubscribe, perhaps
 	running bool
 	closed  bool
+	pending <-chan *subscriber // a connection that is being taken; run's alone
 	// down is why the last connection failed: until retryAt nothing is tried,
 	// and no new watch is kept waiting.
 	down    error
@@ -219,6 +220,26 @@ func (h *hub) confirmedLocked(channel string) {
 		}
 		w.live = true
 		w.ready <- nil
+	}
+}
+
+// refused ends the watches of a channel that the server does not allow. Those
+// that were live, before the permission was taken away, get a last signal: they
+// stay silent, and their waiters poll.
+func (h *hub) refused(channel string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	if t == nil {
+		return
+	}
+	delete(h.topics, channel)
+	for w := range t.watches {
+		if w.live {
+			w.signal()
+		} else {
+			w.ready <- err
+		}
 	}
 }
 

@@ -24,13 +24,16 @@ local function value(seq)
     ARGV[1], high, digits, ARGV[4], seq, now, now + ARGV[3] * 1000, ARGV[5])
 end
 
--- record notes seq and returns nil, or the larger seq to use where the record
--- is not behind it (the clock was stepped back). It outlives the moment at
--- which the clock passes seq by a minute, whatever happens to the lock.
-local function record(seq)
-  local last = call('SET', KEYS[2], format('%d', seq), 'PX', '62000', 'GET')
-  if not last or tonumber(last) < seq then return nil end
-  seq = tonumber(last) + 1
+-- record notes and returns the seq of a new hold: the usual one, or a larger
+-- one where the record is not behind that (the clock was stepped back). It
+-- outlives the moment at which the clock passes seq by a minute, whatever
+-- happens to the lock.
+local usual = clockseq + 500000
+local function record()
+  local last = call('SET', KEYS[2], format('%d', usual), 'PX', '62000', 'GET')
+  last = last and tonumber(last)
+  if not last or last < usual then return usual end
+  local seq = last + 1
   call('SET', KEYS[2], format('%d', seq), 'PX', format('%d', 61000 + floor((seq - clockseq) / 500)))
   return seq
 end

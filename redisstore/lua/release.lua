@@ -2,7 +2,7 @@
 -- its last byte in the token; 3 wake-up channel; 4 ms to keep the lock, '' to
 -- free it. Replies 1 owned, 2 taken, 3 gone.
 local found = redis.call('GETRANGE', KEYS[1], '10', ARGV[2])
-if found ~= ARGV[1] then return found == '' and 3 or 2 end
+if found ~= ARGV[1] then return found == '' and redis.call('PTTL', KEYS[1]) == -2 and 3 or 2 end
 if ARGV[4] == '' then
   redis.call('DEL', KEYS[1])
 else

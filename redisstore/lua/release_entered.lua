@@ -4,7 +4,7 @@
 local call = redis.call
 -- The set alone proves nothing: it may be left from a lock that was deleted.
 local mark = call('GETRANGE', KEYS[1], '-1', '-1')
-if mark ~= ' ' then return mark == '' and 3 or 2 end
+if mark ~= ' ' then return mark == '' and call('PTTL', KEYS[1]) == -2 and 3 or 2 end
 local left = call('PTTL', KEYS[1])
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]

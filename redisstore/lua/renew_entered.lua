@@ -3,7 +3,7 @@
 local call = redis.call
 -- The set alone proves nothing: it may be left from a lock that was deleted.
 local mark = call('GETRANGE', KEYS[1], '-1', '-1')
-if mark ~= ' ' then return mark == '' and 3 or 2 end
+if mark ~= ' ' then return mark == '' and call('PTTL', KEYS[1]) == -2 and 3 or 2 end
 local left = call('PTTL', KEYS[1])
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -11,9 +11,9 @@ local ttl = tonumber(ARGV[2])
 local expiry = now + ttl * 1000
 local old = tonumber(call('ZSCORE', KEYS[2], ARGV[1]) or 0)
 if old <= now then return 2 end
-if old < expiry then call('ZADD', KEYS[2], string.format('%d', expiry), ARGV[1]) end
 if left < ttl then
   call('PEXPIRE', KEYS[1], ARGV[2])
   call('PEXPIRE', KEYS[2], ttl + 1000)
 end
+if old < expiry then call('ZADD', KEYS[2], string.format('%d', expiry), ARGV[1]) end
 return 1

@@ -1,0 +1,70 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// dialer is how the client makes connections, as opt says, with the store
+// told of each that is made and each that ends: a call need not have seen it.
+// It does not tell the connection for calls from others, so some clocks are
+// asked for once more than they had to be.
+func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	dial := opt.DialCtxFn
+	switch {
+	case dial != nil:
+	case opt.DialFn != nil:
+		dial = func(_ context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+			return opt.DialFn(addr, d, c)
+		}
+	default:
+		dial = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+			if c != nil {
+				return (&tls.Dialer{NetDialer: d, Config: c}).DialContext(ctx, "tcp", addr)
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}
+	return func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+		conn, err := dial(ctx, addr, d, c)
+		if err != nil {
+			return nil, err
+		}
+		if conn == nil {
+			return nil, errors.New("the dial function returned no connection")
+		}
+		if opt.DisableTCPNoDelay {
+			noNoDelay(conn) // the client does not find it inside a seenConn
+		}
+		s.clocks.era.Add(1)
+		s.askClock()
+		return &seenConn{Conn: conn, closed: func() { s.clocks.era.Add(1) }}, nil
+	}
+}
+
+// seenConn tells of its end. The client closes a connection before it makes
+// the next, so no call goes out over that with what was known of this.
+type seenConn struct {
+	net.Conn
+	once   sync.Once
+	closed func()
+}
+
+func (c *seenConn) Close() error {
+	c.once.Do(c.closed)
+	return c.Conn.Close()
+}
+
+func noNoDelay(conn net.Conn) {
+	if c, ok := conn.(*tls.Conn); ok {
+		conn = c.NetConn()
+	}
+	if c, ok := conn.(*net.TCPConn); ok {
+		_ = c.SetNoDelay(false) // as the client: without it all works the same
+	}
+}

@@ -1,0 +1,134 @@
+package redisstore_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
+)
+
+// With a round trip of more than half of CallTimeout, asking for the clock and
+// acquiring do not fit into one call: the next one knows it.
+func TestSlowLink(t *testing.T) {
+	srv := rig.Redis(t)
+	mustAcquire(t, open(t, srv.Addr), ask("warm", newLease(), time.Second)) // the scripts are loaded
+	proxy := rig.NewProxy(t, srv.Addr)
+	s := openWith(t, oneConn(proxy.Addr), redisstore.Options{CallTimeout: time.Second})
+	s.ForgetClock()
+	proxy.Delay(300*time.Millisecond, 300*time.Millisecond)
+	_, first := s.Acquire(background, ask("first", newLease(), 30*time.Second))
+	wantClass(t, "an acquire of two round trips", first, tierlock.ErrUnavailable)
+	for i := range 3 {
+		res, err := s.Acquire(background, ask(fmt.Sprint("k", i), newLease(), 30*time.Second))
+		if err != nil || !res.Granted {
+			t.Fatalf("acquire %d with a round trip of 600 ms and a timeout of 1 s: got %+v, %v; wanted a grant", i, res, err)
+		}
+	}
+}
+
+// The clock is known before the first acquire.
+func TestFirstAcquireIsOneRoundTrip(t *testing.T) {
+	srv := rig.Redis(t)
+	s := openWith(t, oneConn(srv.Addr), calm)
+	before := srv.CommandsOf("time")
+	mustAcquire(t, s, ask("k", newLease(), time.Second))
+	if got := srv.CommandsOf("time") - before; got != 1 {
+		t.Errorf("the first acquire asked for the time %d times; wanted once", got)
+	}
+}
+
+// Where the way to the server takes all of the round trip, as much as where it
+// takes half, a grant after the budget is refused.
+func TestLateOnAnUnevenLink(t *testing.T) {
+	srv := rig.Redis(t)
+	proxy := rig.NewProxy(t, srv.Addr)
+	s := openWith(t, oneConn(proxy.Addr), calm)
+	s.ForgetClock()
+	proxy.Delay(300*time.Millisecond, 0)
+	mustAcquire(t, s, ask("warm", newLease(), time.Second)) // learned on this link
+	req := ask("k", newLease(), 30*time.Second)
+	req.Budget = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(background, req.Budget)
+	defer cancel()
+	_, err := s.Acquire(ctx, req)
+	wantClass(t, "a budget of 200 ms for a way of 300 ms", err, tierlock.ErrUnavailable)
+	sets := srv.CommandsOf("evalsha")
+	rig.Eventually(t, 5*time.Second, "it is executed", func() bool { return srv.CommandsOf("evalsha") > sets })
+	if srv.Int("EXISTS", keyOf("k")) != 0 {
+		t.Error("granted after the caller had gone")
+	}
+}
+
+// A connection that was lost while nothing was under way may lead to another
+// server, whose clock differs.
+func TestIdleReconnectForgetsTheClock(t *testing.T) {
+	srv := rig.Redis(t)
+	proxy := rig.NewProxy(t, srv.Addr)
+	s := openWith(t, oneConn(proxy.Addr), calm)
+	mustAcquire(t, s, ask("warm", newLease(), time.Second))
+	s.Mislead(40 * time.Second) // as if the next server were 40 s behind
+	conns := proxy.Conns()
+	proxy.Cut()
+	rig.Eventually(t, 5*time.Second, "the connection is gone", func() bool { return proxy.Conns() < conns })
+	time.Sleep(100 * time.Millisecond) // until the client has seen it too
+	proxy.Delay(400*time.Millisecond, 0)
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	_, err := s.Acquire(ctx, ask("k", newLease(), 30*time.Second))
+	wantClass(t, "100 ms for a way of 400 ms", err, tierlock.ErrUnavailable)
+	// Longer than the handshake, its request and the acquire take.
+	time.Sleep(2 * time.Second)
+	if srv.Int("EXISTS", keyOf("k")) != 0 {
+		t.Error("granted late, by the clock of the former connection")
+	}
+}
+
+// A Cluster that appears while calls are made. This is for the race detector.
+func TestLateCluster(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	srv := rig.Redis(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", fmt.Sprint(bus))
+	srv.Do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	rig.Eventually(t, 10*time.Second, "the cluster is up", func() bool {
+		return strings.Contains(srv.Text("CLUSTER", "INFO"), "cluster_state:ok")
+	})
+	var up atomic.Bool
+	opt := patient(srv.Addr)
+	opt.ForceSingleClient = false
+	opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		if !up.Load() {
+			return nil, errors.New("down")
+		}
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	s := openWith(t, opt, calm)
+	var wg sync.WaitGroup
+	end := time.Now().Add(15 * time.Second)
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; time.Now().Before(end); n++ {
+				if res, err := s.Acquire(background, ask(fmt.Sprint(i, n), newLease(), time.Second)); err == nil && res.Granted {
+					return
+				}
+			}
+			t.Errorf("caller %d: no grant within 15 s", i)
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	up.Store(true)
+	wg.Wait()
+}
