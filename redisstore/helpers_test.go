@@ -64,14 +64,6 @@ func patient(addr string) rueidis.ClientOption {
 	return opt
 }
 
-// oneConn is for tests that need to know when connections are made: with the
-// client's default there are more, each made with its first call.
-func oneConn(addr string) rueidis.ClientOption {
-	opt := patient(addr)
-	opt.PipelineMultiplex = -1
-	return opt
-}
-
 func open(t testing.TB, addr string) *redisstore.Store {
 	t.Helper()
 	return openWith(t, patient(addr), calm)

@@ -71,7 +71,7 @@ func TestPausedServer(t *testing.T) {
 func TestLostReply(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, oneConn(proxy.Addr), redisstore.Options{})
+	s := openWith(t, patient(proxy.Addr), redisstore.Options{})
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	for _, lose := range []struct {
 		name string
@@ -118,7 +118,7 @@ func TestLostReply(t *testing.T) {
 func TestCallersContext(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, oneConn(proxy.Addr), calm)
+	s := openWith(t, patient(proxy.Addr), calm)
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	proxy.Delay(100*time.Millisecond, 100*time.Millisecond)
 
@@ -163,7 +163,7 @@ func TestCallersContext(t *testing.T) {
 func TestBudget(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, oneConn(proxy.Addr), calm)
+	s := openWith(t, patient(proxy.Addr), calm)
 	// Learned while the way is short, which tells most.
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	proxy.Delay(80*time.Millisecond, 0)
@@ -197,7 +197,7 @@ func TestBudget(t *testing.T) {
 // A wrong idea of the server's clock costs one round trip, once.
 func TestRefusalTeachesTheClock(t *testing.T) {
 	srv := rig.Redis(t)
-	s := openWith(t, oneConn(srv.Addr), calm)
+	s := openWith(t, patient(srv.Addr), calm)
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	s.Mislead(-40 * time.Second)
 	for _, want := range []int64{2, 1} {

@@ -32,6 +32,7 @@ func RecommendedOptions(addrs ...string) rueidis.ClientOption {
 		ConnWriteTimeout:  time.Second,
 		AlwaysPipelining:  true, // else a cancelled ctx is ignored on an idle connection
 		DisableRetry:      true,
+		PipelineMultiplex: -1, // one: an undo then never overtakes what it undoes
 		DisableCache:      true,
 		// Locks are small; the client's own default is 512 KiB each.
 		ReadBufferEachConn:  64 << 10,

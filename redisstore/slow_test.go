@@ -23,7 +23,7 @@ func TestSlowLink(t *testing.T) {
 	srv := rig.Redis(t)
 	mustAcquire(t, open(t, srv.Addr), ask("warm", newLease(), time.Second)) // the scripts are loaded
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, oneConn(proxy.Addr), redisstore.Options{CallTimeout: time.Second})
+	s := openWith(t, patient(proxy.Addr), redisstore.Options{CallTimeout: time.Second})
 	s.ForgetClock()
 	proxy.Delay(300*time.Millisecond, 300*time.Millisecond)
 	_, first := s.Acquire(background, ask("first", newLease(), 30*time.Second))
@@ -39,7 +39,7 @@ func TestSlowLink(t *testing.T) {
 // The clock is known before the first acquire.
 func TestFirstAcquireIsOneRoundTrip(t *testing.T) {
 	srv := rig.Redis(t)
-	s := openWith(t, oneConn(srv.Addr), calm)
+	s := openWith(t, patient(srv.Addr), calm)
 	before := srv.CommandsOf("time")
 	mustAcquire(t, s, ask("k", newLease(), time.Second))
 	if got := srv.CommandsOf("time") - before; got != 1 {
@@ -52,7 +52,7 @@ func TestFirstAcquireIsOneRoundTrip(t *testing.T) {
 func TestLateOnAnUnevenLink(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, oneConn(proxy.Addr), calm)
+	s := openWith(t, patient(proxy.Addr), calm)
 	s.ForgetClock()
 	proxy.Delay(300*time.Millisecond, 0)
 	mustAcquire(t, s, ask("warm", newLease(), time.Second)) // learned on this link
@@ -74,7 +74,7 @@ func TestLateOnAnUnevenLink(t *testing.T) {
 func TestIdleReconnectForgetsTheClock(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, oneConn(proxy.Addr), calm)
+	s := openWith(t, patient(proxy.Addr), calm)
 	mustAcquire(t, s, ask("warm", newLease(), time.Second))
 	s.Mislead(40 * time.Second) // as if the next server were 40 s behind
 	conns := proxy.Conns()
