@@ -38,7 +38,9 @@ func (r *ResourceHandle) lock(ctx context.Context, key string, opts []Option, tr
 	if err != nil {
 		return nil, err
 	}
-	n.say(slog.LevelDebug, "tierlock: locked", k.Token(), slog.Duration("waited", time.Since(a.start)))
+	if n.wants(slog.LevelDebug) {
+		n.say(slog.LevelDebug, "tierlock: locked", k.Token(), slog.Duration("waited", time.Since(a.start)))
+	}
 	return k, nil
 }
 

@@ -200,7 +200,9 @@ func (h *hold) release(bound error) error {
 		err = bound
 	}
 	held := watchdog.Since(h.sent)
-	l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
+	if l.notify.wants(slog.LevelDebug) {
+		l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
+	}
 	emit(l.notify, l.cfg.Observer.Released, ReleasedEvent{Labels: l.notify.labels(h.token), At: time.Now(),
 		Token: h.token, Held: held, Latency: latency, Err: err})
 	return err

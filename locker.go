@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -303,7 +304,8 @@ func (l *Locker) report(err error) {
 		}
 		return
 	}
-	b.lastErr.Store(&err)
+	last := err // err itself must not escape: it is nil nearly always
+	b.lastErr.Store(&last)
 	if b.breaker.Failure(time.Now()) {
 		l.storeChanged(err)
 	}
@@ -326,7 +328,8 @@ func (l *Locker) storeChanged(err error) {
 // newToken makes the identity of one acquisition. A lease id is the member id
 // and a number, of fixed length: 44 characters.
 func (l *Locker) newToken(name Name, c call, r Resource) Token {
-	lease := fmt.Sprintf("%s%012x", l.member, l.leases.Add(1))
+	n := strconv.FormatUint(l.leases.Add(1), 16)
+	lease := l.member + "000000000000"[min(len(n), 12):] + n
 	t := Token{
 		Lease: lease, ID: lease[24:], Resource: name.Resource, Key: name.Key, Holder: c.holder,
 		App: l.cfg.App, Host: l.host, PID: l.pid, Tier: l.store.Tier(), Reentrant: r.Reentrant,

@@ -224,9 +224,12 @@ func (n *notifier) say(level slog.Level, msg string, t Token, attrs ...slog.Attr
 // emit calls f with an event, where there is such an f.
 func emit[E any](n *notifier, f func(E), e E) {
 	if f != nil {
-		n.events.push(func() { f(e) })
+		push(n, f, e)
 	}
 }
+
+// push is apart from emit so that an event nobody wants costs no allocation.
+func push[E any](n *notifier, f func(E), e E) { n.events.push(func() { f(e) }) }
 
 // acquireStart calls the observer's func of that name within its limit.
 func (n *notifier) acquireStart(ctx context.Context, e AcquireStart) context.Context {
