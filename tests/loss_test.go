@@ -52,6 +52,7 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 		}
 		at[i] = link{proxy, s, lockerOf(t, cfg)}
 	}
+	smallest, largest := time.Hour, time.Duration(0)
 	for n := range rounds {
 		var rs [links]lossRound
 		var waits [links]int
@@ -86,6 +87,7 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 			// The grant's own time, by the clock of the same machine, is the
 			// earliest at which the other can have entered.
 			margin := entered[i].ServerTime.Sub(time.Unix(0, r.ended.Load()))
+			smallest, largest = min(smallest, margin), max(largest, margin)
 			if r.ended.Load() == 0 || margin < least {
 				t.Errorf("round %d, %s: belief ended %v before the next grant, want at least %v", n, r.key, margin, least)
 			}
@@ -136,6 +138,7 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 		}
 		mu.Unlock()
 	}
+	t.Logf("belief ended %v to %v before the next grant", smallest, largest)
 }
 
 // each runs f n times at once, waits, and reports the errors.
