@@ -238,7 +238,9 @@ func (n *notifier) acquireStart(ctx context.Context, e AcquireStart) context.Con
 		return ctx
 	}
 	got := make(chan context.Context, 1) // buffered: a late func still ends
+	started := make(chan struct{})
 	go func() {
+		close(started)
 		defer func() {
 			if v := recover(); v != nil {
 				n.events.panicked(v)
@@ -247,6 +249,9 @@ func (n *notifier) acquireStart(ctx context.Context, e AcquireStart) context.Con
 		}()
 		got <- f(ctx, e)
 	}()
+	// The limit is for the func. That its goroutine comes late to a processor is
+	// not its fault, and delays this one as well.
+	<-started
 	limit := time.NewTimer(observeStartLimit)
 	defer limit.Stop()
 	select {

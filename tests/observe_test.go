@@ -42,8 +42,10 @@ func TestObserver(t *testing.T) {
 		},
 		AcquireEnd: func(ctx context.Context, e tierlock.AcquireEnd) {
 			note("end", e.Labels, e.Token, e.Result())
-			if ctx.Value(mark{}) != e.Key {
-				t.Errorf("AcquireEnd: not AcquireStart's context")
+			// On a real clock a busy machine may use up AcquireStart's 5 ms;
+			// then the call goes on with the caller's own context.
+			if v := ctx.Value(mark{}); v != nil && v != e.Key {
+				t.Errorf("AcquireEnd: the context of another call, %v", v)
 			}
 			if e.Waited < e.Latency || e.Err == nil && e.Latency <= 0 { // who queues may not ask
 				t.Errorf("AcquireEnd: waited %v, latency %v", e.Waited, e.Latency)
