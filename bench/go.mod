@@ -1,0 +1,16 @@
+module github.com/tierlock/tierlock/bench
+
+go 1.25.0
+
+replace github.com/tierlock/tierlock => ../
+
+require (
+	github.com/redis/rueidis v1.0.79
+	github.com/tierlock/tierlock v0.0.0
+)
+
+require (
+	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)
