@@ -121,7 +121,7 @@ func (r *reference) TryLock(ctx context.Context, key string) (Held, error) {
 func (r *reference) Lock(ctx context.Context, key string) (Held, error) {
 	for {
 		h, err := r.TryLock(ctx, key)
-		if !errors.Is(err, ErrHeld) {
+		if err != ErrHeld {
 			return h, err
 		}
 		select {

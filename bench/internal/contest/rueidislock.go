@@ -3,7 +3,6 @@ package contest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -66,7 +65,7 @@ type rueidislockHeld struct {
 func rueidislockHeldOf(ctx context.Context, cancel context.CancelFunc, err error) (Held, error) {
 	if err != nil {
 		if errors.Is(err, rueidislock.ErrNotLocked) {
-			err = fmt.Errorf("%w: %w", ErrHeld, err)
+			err = ErrHeld
 		}
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package contest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -69,7 +68,7 @@ type tierlockHeld struct{ *tierlock.Lock }
 func tierlockHeldOf(k *tierlock.Lock, err error) (Held, error) {
 	if err != nil {
 		if errors.Is(err, tierlock.ErrHeld) {
-			err = fmt.Errorf("%w: %w", ErrHeld, err)
+			err = ErrHeld
 		}
 		return nil, err
 	}

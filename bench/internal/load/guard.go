@@ -1,29 +1,48 @@
+//go:build unix
+
 package load
 
-import "sync/atomic"
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
 
-// Guard counts those who are inside what one lock protects.
-type Guard struct {
-	inside  *int32 // may be memory shared with other processes
-	broken  atomic.Int64
-	entries atomic.Int64
+// guard is what one lock protects: a counter of those who are inside, in memory
+// that processes share, so that it does not depend on Redis.
+type guard struct {
+	inside *int32
+	memory []byte
 }
 
-// NewGuard guards with a counter of this process.
-func NewGuard() *Guard { return &Guard{inside: new(int32)} }
-
-func (g *Guard) enter() {
-	if atomic.AddInt32(g.inside, 1) != 1 {
-		g.broken.Add(1)
+// openGuard maps a file, which is made where it is not there.
+func openGuard(path string) (*guard, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
 	}
-	g.entries.Add(1)
-}
-
-func (g *Guard) leave() {
-	if atomic.AddInt32(g.inside, -1) != 0 {
-		g.broken.Add(1)
+	defer f.Close()
+	size := os.Getpagesize()
+	if err := f.Truncate(int64(size)); err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
 	}
+	memory, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
+	}
+	return &guard{inside: (*int32)(unsafe.Pointer(&memory[0])), memory: memory}, nil
 }
 
-// Broken is how often somebody was inside together with others.
-func (g *Guard) Broken() int64 { return g.broken.Load() }
+func (g *guard) close() error { return syscall.Munmap(g.memory) }
+
+// pass goes in and out and reports whether it was alone. In between it yields,
+// so that another goroutine of this process that should not be inside has the
+// chance to be.
+func (g *guard) pass() bool {
+	alone := atomic.AddInt32(g.inside, 1) == 1
+	runtime.Gosched()
+	return atomic.AddInt32(g.inside, -1) == 0 && alone
+}

@@ -37,3 +37,8 @@ func ReadClient() Client {
 func (c Client) Sub(before Client) Client {
 	return Client{c.CPU - before.CPU, c.Allocs - before.Allocs, c.Bytes - before.Bytes}
 }
+
+// Add is what two processes have used together.
+func (c Client) Add(other Client) Client {
+	return Client{c.CPU + other.CPU, c.Allocs + other.Allocs, c.Bytes + other.Bytes}
+}
