@@ -42,7 +42,9 @@ func Main(m *testing.M, roles map[string]func(args []string)) {
 func learnRoles(given map[string]func(args []string)) {
 	roles.Lock()
 	defer roles.Unlock()
-	roles.known = make(map[string]bool)
+	if roles.known == nil {
+		roles.known = make(map[string]bool)
+	}
 	for role, f := range given {
 		roles.known[role] = f != nil
 	}

@@ -28,13 +28,14 @@ func Program(stop context.Context, given map[string]func(args []string), run fun
 		defer close(done) // also after Goexit
 		run(t)
 	}()
+	var stopped error
 	select {
 	case <-done:
 	case <-stop.Done():
-		t.Error(context.Cause(stop))
+		stopped = context.Cause(stop)
 	}
 	t.cleanUp()
-	return t.err()
+	return errors.Join(t.err(), stopped)
 }
 
 // program is a testing.TB of which there is as much as the rig uses.
