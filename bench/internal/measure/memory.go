@@ -1,31 +1,30 @@
 package measure
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 )
 
-// RSS is how much memory this process has resident now. It is read from /proc,
-// so on Linux only.
+// RSS is how many bytes of memory this process has resident now. It is read
+// from /proc; where there is none, it is 0.
 func RSS() (uint64, error) {
 	status, err := os.ReadFile("/proc/self/status")
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, fmt.Errorf("measure: %w", err)
 	}
-	return parseRSS(string(status))
-}
-
-func parseRSS(status string) (uint64, error) {
-	for line := range strings.Lines(status) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return kb << 10, err
+	for line := range strings.Lines(string(status)) {
+		var kb uint64
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kb); err == nil {
+			return kb << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("measure: /proc/self/status has no VmRSS")
+	return 0, errors.New("measure: /proc/self/status has no VmRSS")
 }
 
 // LiveHeap is how much of the heap is in use after a collection.

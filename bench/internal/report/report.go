@@ -58,11 +58,13 @@ func micros(head string, f func(load.Result) time.Duration) column {
 
 func perSecond(r load.Result) float64 { return r.PerSecond }
 
-func byServer(r load.Result) float64 { return r.Holding.ServerShare }
+// cpu is of both sides. What else runs on the machine moves it less than the
+// rate.
+func cpu(r load.Result) float64 { return float64(r.ServerCPU + r.ClientCPU) }
 
 // against is the subject's figure divided by the contestant's, round by round.
-func against(f func(load.Result) float64) column {
-	return column{contest.Subject + " / it", func(own, subject Results) string {
+func against(what string, f func(load.Result) float64) column {
+	return column{what + contest.Subject + " / it", func(own, subject Results) string {
 		if len(subject) == 0 || own[0].Contestant == contest.Subject {
 			return "–"
 		}
@@ -80,7 +82,7 @@ var errorsColumn = column{"errors", func(own, _ Results) string {
 
 var speed = []column{
 	{"pairs/s", func(own, _ Results) string { return own.spread(perSecond).whole() }},
-	against(perSecond),
+	against("", perSecond),
 	micros("acquire p50 µs", func(r load.Result) time.Duration { return r.AcquireP50 }),
 	micros("p99", func(r load.Result) time.Duration { return r.AcquireP99 }),
 	micros("max", func(r load.Result) time.Duration { return r.AcquireMax }),
@@ -99,13 +101,14 @@ var cost = []column{
 	median("server CPU µs", "%.1f", func(r load.Result) float64 { return float64(r.ServerCPU) / 1e3 }),
 	median("in scripts µs", "%.1f", func(r load.Result) float64 { return float64(r.ScriptTime) / 1e3 }),
 	median("client CPU µs", "%.1f", func(r load.Result) float64 { return float64(r.ClientCPU) / 1e3 }),
+	against("CPU of both, ", cpu),
 }
 
 var holding = []column{
 	median("locks", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Locks) }),
 	median("lost", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Lost) }),
 	median("commands/s", "%.0f", func(r load.Result) float64 { return r.Holding.Commands }),
-	median("server CPU %", "%.1f", func(r load.Result) float64 { return 100 * byServer(r) }),
+	median("server CPU %", "%.1f", func(r load.Result) float64 { return 100 * r.Holding.ServerShare }),
 	median("client CPU %", "%.1f", func(r load.Result) float64 { return 100 * r.Holding.ClientShare }),
 	median("allocs/s", "%.0f", func(r load.Result) float64 { return r.Holding.Allocs }),
 	median("goroutines", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Goroutines) }),
