@@ -1,13 +1,14 @@
 // Package rig is the test rig: real servers on free ports, a TCP proxy that
-// injects faults, helper processes, and leak checks. Only tests import it; it
-// uses the standard library alone.
+// injects faults, helper processes, and leak checks. Only tests and benchmarks
+// import it; it uses the standard library alone.
 //
 // Most tests want two lines:
 //
 //	srv := rig.Redis(t)               // a real redis-server, stopped at cleanup
 //	proxy := rig.NewProxy(t, srv.Addr) // dial proxy.Addr; proxy.BlackHole(), proxy.Pass(), …
 //
-// A package whose tests use [Spawn] calls [Main] from its TestMain.
+// A package whose tests use [Spawn] calls [Main] from its TestMain. A command that
+// is no test, such as a benchmark, calls [Program] instead.
 //
 // Guaranteed: everything started here is ended by its own process id at the
 // latest when the test ends, and on Linux also when the test process itself is
