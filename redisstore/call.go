@@ -134,19 +134,25 @@ func (s *Store) work(c *call) {
 
 func (s *Store) perform(c *call) {
 	var broken error
+	demoted := false
 	if c.multi != nil {
 		c.many = s.client.DoMulti(context.Background(), c.multi...)
 		for i := range c.many {
 			if broken = c.many[i].NonRedisError(); broken != nil {
 				break
 			}
+			demoted = demoted || readOnly(c.many[i].Error())
 		}
 	} else {
 		c.res = s.client.Do(context.Background(), c.cmd)
 		broken = c.res.NonRedisError()
+		demoted = readOnly(c.res.Error())
 	}
 	if broken != nil {
 		s.broke(broken)
+	}
+	if demoted {
+		s.redial()
 	}
 	if c.settled.CompareAndSwap(0, callDone) {
 		c.done <- struct{}{}
