@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
 	"github.com/tierlock/tierlock/redisstore"
@@ -13,9 +15,13 @@ import (
 
 func openCluster(t testing.TB, c *rig.Cluster) *redisstore.Store {
 	t.Helper()
-	opt := patient("")
-	opt.InitAddress, opt.ForceSingleClient = c.Addrs(), false
-	return openWith(t, opt, calm)
+	return openWith(t, clusterOptions(c), calm)
+}
+
+func clusterOptions(c *rig.Cluster) rueidis.ClientOption {
+	opt := redisstore.RecommendedOptions(c.Addrs()...)
+	opt.Dialer.Timeout = 2 * time.Second
+	return opt
 }
 
 // eventuallyWatch watches a lock once that is possible.

@@ -67,7 +67,7 @@ func (c deafened) Read(p []byte) (int, error) {
 func TestDemotedAndTheMessageIsLost(t *testing.T) {
 	rig.NoLeak(t)
 	d := rig.StartSentinel(t)
-	opt := openSentinelOptions(d)
+	opt := sentinelOptions(d)
 	opt.Sentinel.TopologyRefreshInterval = 0
 	opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 		conn, err := d.DialContext(ctx, "tcp", addr)
@@ -90,7 +90,7 @@ func TestDemotedAndTheMessageIsLost(t *testing.T) {
 	t.Logf("works %v after the demotion", time.Since(began))
 }
 
-func openSentinelOptions(d *rig.Sentinel) rueidis.ClientOption {
+func sentinelOptions(d *rig.Sentinel) rueidis.ClientOption {
 	opt := redisstore.RecommendedOptions(d.Addrs()...)
 	opt.Sentinel.MasterSet = d.Master
 	opt.Dialer.Timeout = 2 * time.Second
