@@ -170,12 +170,10 @@ func (s *Store) work(c *call) {
 func (s *Store) perform(c *call) {
 	if c.multi != nil {
 		c.many = s.client.DoMulti(context.Background(), c.multi...)
-		s.inspectAll(c.many)
+		s.learnFrom(c.many)
 	} else {
 		c.res = s.client.Do(context.Background(), c.cmd)
-		if broken := c.res.NonRedisError(); broken != nil {
-			s.broke(broken)
-		}
+		s.learnFrom([]rueidis.RedisResult{c.res})
 	}
 	s.settle(c)
 }
@@ -209,7 +207,7 @@ func (s *Store) performGathered() {
 			cmds[i] = c.cmd
 		}
 		results := s.client.DoMulti(context.Background(), cmds...)
-		s.inspectAll(results)
+		s.learnFrom(results)
 		for i, c := range batch {
 			c.res = results[i]
 			s.settle(c)
@@ -217,10 +215,15 @@ func (s *Store) performGathered() {
 	}
 }
 
-func (s *Store) inspectAll(results []rueidis.RedisResult) {
+// learnFrom draws the conclusions from the answers to one use of the client.
+func (s *Store) learnFrom(results []rueidis.RedisResult) {
 	for i := range results {
 		if broken := results[i].NonRedisError(); broken != nil {
 			s.broke(broken)
+			return
+		}
+		if readOnly(results[i].Error()) {
+			s.redial()
 			return
 		}
 	}

@@ -2,9 +2,7 @@ package redisstore_test
 
 import (
 	"net"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -14,38 +12,48 @@ import (
 	"github.com/tierlock/tierlock/storetest"
 )
 
+// Scenario 70: whatever the deployment, the contract is the same.
 func TestConformance(t *testing.T) {
+	resp2 := func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true }
 	for _, mode := range []struct {
 		name   string
-		args   []string
+		start  func(testing.TB) ([]*rig.RedisServer, rueidis.ClientOption)
 		change func(*rueidis.ClientOption)
-		noPush bool
 	}{
-		{"recommended", nil, func(*rueidis.ClientOption) {}, false},
-		{"RESP2", nil, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true }, false},
-		// One node with all slots: scripts over two slots would panic, and
-		// the clock is kept by slot.
-		{"cluster", cluster(t), func(o *rueidis.ClientOption) { o.ForceSingleClient = false }, true},
+		{"recommended", oneServer, nil},
+		{"RESP2", oneServer, resp2},
+		{"sentinel", func(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
+			d := rig.StartSentinel(t)
+			return d.Nodes, sentinelOptions(d)
+		}, nil},
+		// Scripts over two slots would panic, and the clock is kept by slot.
+		{"cluster", threeMasters, nil},
+		{"cluster, RESP2", threeMasters, resp2},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			srv := rig.Redis(t, mode.args...)
-			if mode.args != nil {
-				formCluster(t, srv)
+			servers, opt := mode.start(t)
+			if mode.change != nil {
+				mode.change(&opt)
 			}
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
-				return storetest.Harness{
-					Open: func(t *testing.T) tierlock.Store {
-						opt := patient(srv.Addr)
-						mode.change(&opt)
-						return openWith(t, opt, calm)
-					},
-					NoPush: mode.noPush,
-				}
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
 			})
-			noEternalKeys(t, srv)
+			for _, srv := range servers {
+				noEternalKeys(t, srv)
+			}
 		})
 	}
+}
+
+func oneServer(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
+	srv := rig.Redis(t)
+	return []*rig.RedisServer{srv}, patient(srv.Addr)
+}
+
+func threeMasters(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
+	c := rig.StartCluster(t, false)
+	return c.Nodes, clusterOptions(c)
 }
 
 // cluster is the arguments of a server in cluster mode. Its bus needs a port
@@ -58,14 +66,6 @@ func cluster(t testing.TB) []string {
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return []string{"--cluster-enabled", "yes", "--cluster-port", port}
-}
-
-func formCluster(t testing.TB, srv *rig.RedisServer) {
-	t.Helper()
-	srv.Do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	rig.Eventually(t, 10*time.Second, "the cluster is up", func() bool {
-		return strings.Contains(srv.Text("CLUSTER", "INFO"), "cluster_state:ok")
-	})
 }
 
 // A client of the caller's, with the client's own defaults, keeps the contract

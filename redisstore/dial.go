@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -43,8 +44,39 @@ func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *
 		}
 		s.clocks.era.Add(1)
 		s.askClock()
-		return &seenConn{Conn: conn, closed: func() { s.clocks.era.Add(1) }}, nil
+		seen := &seenConn{Conn: conn}
+		seen.closed = func() {
+			s.clocks.era.Add(1)
+			s.conns.Delete(seen)
+		}
+		s.conns.Store(seen, nil)
+		return seen, nil
 	}
+}
+
+// redialPause is the least time between two redials.
+const redialPause = time.Second
+
+// redial closes all connections of the client that Open made, so that it makes
+// them anew: the calls' ones, since their address may lead to another server by
+// now, and those to sentinels, which the client then asks for the primary.
+//
+// It is for a server that has become a replica: that does not end connections by
+// itself, and the client does not take "read-only" for a reason to. Calls that
+// are under way fail, as they would have.
+func (s *Store) redial() {
+	now := time.Since(s.made)
+	last := s.redialed.Load()
+	if s.own == nil || last != 0 && now-time.Duration(last) < redialPause || !s.redialed.CompareAndSwap(last, int64(now)) {
+		return
+	}
+	s.spawn(func() {
+		s.conns.Range(func(conn, _ any) bool {
+			// Over TLS this may wait for the other side, hence the goroutine.
+			_ = conn.(*seenConn).Close()
+			return true
+		})
+	})
 }
 
 // seenConn tells of its end. The client closes a connection before it makes

@@ -63,13 +63,34 @@
 //	+ping +hello +client
 //
 // of which the z-commands serve explicit holders, and those that publish and
-// subscribe serve [Store.Watch].
+// subscribe serve [Store.Watch]. A Sentinel client needs +role as well, a Cluster
+// client +cluster.
+//
+// # Sentinel and Cluster
+//
+// One deployment is one vote, whatever it consists of: replicas make it more
+// available, not more certain. A failover may lose the last keys that were
+// written, whose holders then learn it from their next renewal; until then, or
+// until their belief ends, there may be two holders. A former primary that was
+// cut off or stopped goes on granting until somebody tells it of its demotion.
+// Compare fences where that matters. WAIT is not offered: it would not change
+// which replica is promoted.
+//
+// While a failover lasts, calls return [tierlock.ErrUnavailable]; afterwards
+// they work again without anybody's doing. Where a server says that it is
+// read-only, a store made by [Open] makes its connections anew, since an address
+// or a sentinel may know a better one by now. With [New] that is the client's
+// own business: set Sentinel.TopologyRefreshInterval.
+//
+// While a Cluster moves a slot from one node to another, holds in it are renewed
+// and released, but a free lock of which the fence record is still there cannot
+// be taken (TRYAGAIN, which counts as unavailable), and a release may be told to
+// waiters only when the move is over; they poll. A watch has a subscription at
+// the node that serves its lock, and follows the slot.
 //
 // # Limits
 //
 // Redis has to be a 64-bit build. The eviction policy should be noeviction.
-// With a Cluster client Watch reports that it is unavailable, and waiters
-// poll.
 //
 // [Store.Close] cannot end what waits inside the caller's own client, given to
 // [New]: one goroutine for the connection of watches, if all of the client's

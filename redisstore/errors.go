@@ -98,13 +98,9 @@ func misconfigured(err error) bool {
 	if errors.Is(err, rueidis.ErrNoCache) {
 		return true
 	}
-	var re *rueidis.RedisError
-	if !errors.As(err, &re) {
+	text, ok := answered(err)
+	if !ok {
 		return false
-	}
-	text := strings.TrimPrefix(re.Error(), "-")
-	if m := scripted.FindStringSubmatch(text); m != nil {
-		text = strings.TrimPrefix(m[1], "-")
 	}
 	code, _, _ := strings.Cut(text, " ")
 	switch code {
@@ -127,4 +123,27 @@ func misconfigured(err error) bool {
 		}
 	}
 	return false
+}
+
+// answered is the text of a server's error, without what it says about the
+// script that met it.
+func answered(err error) (text string, ok bool) {
+	var re *rueidis.RedisError
+	if !errors.As(err, &re) {
+		return "", false
+	}
+	text = strings.TrimPrefix(re.Error(), "-")
+	if m := scripted.FindStringSubmatch(text); m != nil {
+		text = strings.TrimPrefix(m[1], "-")
+	}
+	return text, true
+}
+
+// readOnly tells the answer of a replica to what would have written.
+func readOnly(err error) bool {
+	if err == nil {
+		return false // the usual case, and worth no more
+	}
+	text, ok := answered(err)
+	return ok && strings.HasPrefix(text, "READONLY ")
 }

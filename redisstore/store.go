@@ -71,6 +71,10 @@ type Store struct {
 	client rueidis.Client
 	single bool // client talks to one server
 	own    *rueidis.ClientOption
+
+	// The connections of a client that Open made, see redial.
+	conns    sync.Map     // of *seenConn to nil
+	redialed atomic.Int64 // when, since made; 0 is never
 }
 
 type trouble struct{ err error }

@@ -45,17 +45,42 @@ func channels(srv *rig.RedisServer) int {
 	return len(srv.Do("PUBSUB", "SHARDCHANNELS").([]any)) + len(srv.Do("PUBSUB", "CHANNELS").([]any))
 }
 
+func allChannels(servers []*rig.RedisServer) (n int) {
+	for _, srv := range servers {
+		n += channels(srv)
+	}
+	return n
+}
+
+func allConnections(servers []*rig.RedisServer) (n int) {
+	for _, srv := range servers {
+		n += connections(srv)
+	}
+	return n
+}
+
 // Scenario 56: many watches at once leave neither channels nor goroutines.
 func TestManyWatches(t *testing.T) {
-	rig.NoLeak(t)
-	srv := rig.Redis(t)
-	s := open(t, srv.Addr)
+	t.Run("single", func(t *testing.T) {
+		rig.NoLeak(t)
+		srv := rig.Redis(t)
+		manyWatches(t, open(t, srv.Addr), []*rig.RedisServer{srv})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		rig.NoLeak(t)
+		c := rig.StartCluster(t, false)
+		manyWatches(t, openCluster(t, c), c.Nodes)
+	})
+}
+
+func manyWatches(t *testing.T, s *redisstore.Store, servers []*rig.RedisServer) {
 	for range 20 { // until the client has all its connections
 		works(t, s)
 	}
-	before, conns := runtime.NumGoroutine(), connections(srv)
+	before, conns := runtime.NumGoroutine(), allConnections(servers)
 	const n = 5000
 	for round := range 2 {
+		began := time.Now()
 		watches := make([]tierlock.Watch, n)
 		var wg sync.WaitGroup
 		for i := range n {
@@ -77,9 +102,16 @@ func TestManyWatches(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-		if got := channels(srv); got != n {
-			t.Errorf("round %d: %d channels on the server; wanted %d", round, got, n)
+		if got := allChannels(servers); got != n {
+			t.Errorf("round %d: %d channels on the servers; wanted %d", round, got, n)
 		}
+		if got := allConnections(servers); got > conns+len(servers) {
+			t.Errorf("round %d: %d connections; wanted one more for each server than %d", round, got, conns)
+		}
+		if got := runtime.NumGoroutine(); got > before+300 { // workers for calls, a few for each connection
+			t.Errorf("round %d: %d goroutines while all wait, %d before", round, got, before)
+		}
+		t.Logf("round %d: %d watches after %v", round, n, time.Since(began))
 		lockUnlock(t, s, "many-4711")
 		if !signalled(watches[4711], 5*time.Second) {
 			t.Errorf("round %d: a release was not signalled", round)
@@ -90,9 +122,9 @@ func TestManyWatches(t *testing.T) {
 			}
 			w.Close()
 		}
-		rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return channels(srv) == 0 })
+		rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return allChannels(servers) == 0 })
 	}
-	rig.Eventually(t, 10*time.Second, "the connection for watches is gone", func() bool { return connections(srv) <= conns })
+	rig.Eventually(t, 10*time.Second, "the connections for watches are gone", func() bool { return allConnections(servers) <= conns })
 	// Workers for calls may be a few more or fewer.
 	rig.Eventually(t, 10*time.Second, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+3 })
 }

@@ -7,6 +7,9 @@
 //	srv := rig.Redis(t)               // a real redis-server, stopped at cleanup
 //	proxy := rig.NewProxy(t, srv.Addr) // dial proxy.Addr; proxy.BlackHole(), proxy.Pass(), …
 //
+// [StartSentinel] and [StartCluster] start whole deployments, whose nodes can be
+// killed, paused and moved about in the same way.
+//
 // A package whose tests use [Spawn] calls [Main] from its TestMain. A command that
 // is no test, such as a benchmark, calls [Program] instead.
 //

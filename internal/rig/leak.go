@@ -8,7 +8,7 @@ import (
 )
 
 // NoLeak fails the test, with their stacks, if goroutines that started after
-// this call are still there 5 s after the test and its other cleanups. Call it
+// this call are still there 10 s after the test and its other cleanups. Call it
 // first: cleanups run last in, first out, so the check then comes after all
 // others.
 //

@@ -35,7 +35,9 @@ type RedisServer struct {
 	Dir string
 
 	t        testing.TB
+	name     string // for logs and errors
 	bin      string
+	conf     string // a configuration file that the server rewrites, or ""
 	args     []string
 	password string
 
@@ -55,6 +57,13 @@ type RedisServer struct {
 // missing.
 func Redis(t testing.TB, args ...string) *RedisServer {
 	t.Helper()
+	return startRedis(t, "redis-server", func(*RedisServer) ([]string, error) { return args, nil })
+}
+
+// startRedis starts a server whose further arguments are made anew for each
+// attempt, when its Dir is known.
+func startRedis(t testing.TB, name string, args func(*RedisServer) ([]string, error)) *RedisServer {
+	t.Helper()
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatalf("rig: redis-server is not installed; install it with `apt-get install redis-server` or `make deps` (%v)", err)
@@ -65,11 +74,15 @@ func Redis(t testing.TB, args ...string) *RedisServer {
 	if err != nil {
 		t.Fatalf("rig: %v", err)
 	}
-	s := &RedisServer{Dir: dir, t: t, bin: bin, args: args, password: passwordOf(args)}
+	s := &RedisServer{Dir: dir, t: t, name: name, bin: bin}
 	t.Cleanup(s.cleanup)
 
 	end := time.Now().Add(readyWithin)
 	for {
+		if s.args, err = args(s); err != nil {
+			t.Fatal(err)
+		}
+		s.password = passwordOf(s.args)
 		s.Port, err = freePort()
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +116,7 @@ func (s *RedisServer) cleanup() {
 		}
 	}
 	if s.t.Failed() {
-		s.t.Logf("rig: end of the log of redis-server at %s:\n%s", s.Addr, s.logTail(0))
+		s.t.Logf("rig: end of the log of %s at %s:\n%s", s.name, s.Addr, s.logTail(0))
 	}
 	if err := os.RemoveAll(s.Dir); err != nil {
 		s.t.Errorf("rig: %v", err)
@@ -212,11 +225,15 @@ func (s *RedisServer) socket() string { return filepath.Join(s.Dir, "rig.sock") 
 func (s *RedisServer) logFile() string { return filepath.Join(s.Dir, "rig.log") }
 
 func (s *RedisServer) argv() []string {
-	return append([]string{
+	var conf []string
+	if s.conf != "" {
+		conf = []string{s.conf}
+	}
+	return append(append(conf,
 		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--protected-mode", "no",
-		"--unixsocket", s.socket(), "--unixsocketperm", "700",
-	}, s.args...)
+		"--unixsocket", s.socket(), "--unixsocketperm", "700"),
+		s.args...)
 }
 
 // launch starts one process and waits until it answers.
@@ -238,7 +255,7 @@ func (s *RedisServer) launch(end time.Time) error {
 	s.own.reset()
 	cmd := exec.Command(s.bin, s.argv()...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, log, log
-	c, err := startChild("redis-server", cmd)
+	c, err := startChild(s.name, cmd)
 	if err != nil {
 		return err
 	}

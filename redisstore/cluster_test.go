@@ -1,0 +1,278 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
+)
+
+func openCluster(t testing.TB, c *rig.Cluster) *redisstore.Store {
+	t.Helper()
+	return openWith(t, clusterOptions(c), calm)
+}
+
+func clusterOptions(c *rig.Cluster) rueidis.ClientOption {
+	opt := redisstore.RecommendedOptions(c.Addrs()...)
+	opt.Dialer.Timeout = 2 * time.Second
+	return opt
+}
+
+// eventuallyWatch watches a lock once that is possible.
+func eventuallyWatch(t testing.TB, s *redisstore.Store, key string) tierlock.Watch {
+	t.Helper()
+	var w tierlock.Watch
+	rig.Eventually(t, 20*time.Second, "a watch of "+key, func() bool {
+		var err error
+		w, err = s.Watch(background, name(key))
+		return err == nil
+	})
+	t.Cleanup(w.Close)
+	return w
+}
+
+// wantPush checks, round for round, that a release comes through as a signal.
+func wantPush(t testing.TB, s tierlock.Store, w tierlock.Watch, key string) {
+	t.Helper()
+	for i := range 3 {
+		signalledNow(w)
+		lockUnlock(t, s, key)
+		if !signalled(w, 5*time.Second) {
+			t.Fatalf("release %d was not signalled", i)
+		}
+	}
+}
+
+// keysOn is a key that each of the nodes serves.
+func keysOn(t testing.TB, c *rig.Cluster, nodes ...*rig.RedisServer) []string {
+	t.Helper()
+	keys := make([]string, len(nodes))
+	for i := range nodes {
+		for n := 0; keys[i] == ""; n++ {
+			if key := fmt.Sprint("key-", n); c.OwnerOf(keyOf(key)) == nodes[i] {
+				keys[i] = key
+			}
+		}
+	}
+	return keys
+}
+
+// A watch is subscribed to at the node that serves its lock, and follows the
+// lock's slot: the server ends the subscription there without being asked.
+func TestWatchFollowsItsSlot(t *testing.T) {
+	rig.NoLeak(t)
+	c := rig.StartCluster(t, false)
+	s, other := openCluster(t, c), openCluster(t, c)
+	keys := keysOn(t, c, c.Nodes...)
+	watches := make([]tierlock.Watch, len(keys))
+	for i, key := range keys {
+		watches[i] = watch(t, s, key)
+		if n := channels(c.Nodes[i]); n != 1 {
+			t.Errorf("node %d has %d channels; wanted the one of its lock", i, n)
+		}
+		wantPush(t, other, watches[i], key)
+	}
+
+	// A hold outlives the migration: renewed where its key is, before and after
+	// that has moved, and released at the target, before the others know that.
+	from, to := c.Nodes[0], c.Nodes[1]
+	lease := newLease()
+	mustAcquire(t, other, ask(keys[0], lease, 30*time.Second))
+	signalledNow(watches[0])
+	m := c.Migrate(keyOf(keys[0]), to)
+	for _, move := range []func(){func() {}, m.Keys} {
+		move()
+		if r := renewOne(t, other, keys[0], lease, 30*time.Second); r.Err != nil || r.State != tierlock.LeaseOwned {
+			t.Errorf("renewal in a slot on its way: %+v", r)
+		}
+		// A lock and its fence record are two keys.
+		res, err := s.Acquire(t.Context(), ask(keys[0], newLease(), time.Second))
+		if err != nil || res.Granted {
+			t.Errorf("acquire in a slot on its way: %+v, %v; wanted to hear that it is held", res, err)
+		}
+	}
+	mustRelease(t, other, drop(keys[0], lease), tierlock.LeaseOwned)
+	// The server refuses commands of several keys where some are absent.
+	_, err := other.Acquire(t.Context(), ask(keys[0], newLease(), time.Second))
+	wantClass(t, "acquire of a free lock in a slot on its way", err, tierlock.ErrUnavailable)
+	began := time.Now()
+	m.Finish()
+	if !signalled(watches[0], 5*time.Second) {
+		t.Fatal("no signal after the slot has moved")
+	}
+	t.Logf("subscribed again %v after the beginning of the end", time.Since(began))
+	if channels(from) != 0 || channels(to) != 2 {
+		t.Errorf("%d channels at the source, %d at the target; wanted 0 and 2", channels(from), channels(to))
+	}
+	for i, key := range keys {
+		wantPush(t, other, watches[i], key)
+	}
+
+	// A new watch in the moved slot, with a table of slots that is out of date.
+	w := watch(t, other, keys[0])
+	wantPush(t, s, w, keys[0])
+	c.Move(keyOf(keys[0]), from)
+	again := eventuallyWatch(t, other, keys[0])
+	wantPush(t, s, again, keys[0])
+	for _, w := range append(watches, w, again) {
+		w.Close()
+	}
+	rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return allChannels(c.Nodes) == 0 })
+}
+
+// A slot that comes back before the watch is gone, watched and closed over and
+// over: what the server ended and what we ended are not mixed up.
+func TestWatchesWhileASlotMoves(t *testing.T) {
+	rig.NoLeak(t)
+	c := rig.StartCluster(t, false)
+	s, other := openCluster(t, c), openCluster(t, c)
+	key := keysOn(t, c, c.Nodes[0])[0]
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	rounds, late := 0, 0
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				w, err := s.Watch(background, name(key))
+				if err != nil {
+					continue // bounded by CallTimeout; a waiter polls
+				}
+				lease := newLease()
+				res, err := other.Acquire(background, ask(key, lease, 30*time.Second))
+				if err == nil && res.Granted {
+					_, err = other.Release(background, drop(key, lease))
+				}
+				// While the slot moves the store may be unavailable for a moment.
+				if err == nil && !signalled(w, 5*time.Second) {
+					t.Error("a release after Watch returned was not signalled")
+				}
+				w.Close()
+				mu.Lock()
+				rounds++
+				if err != nil {
+					late++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range 6 {
+		c.Move(keyOf(key), c.Nodes[(i+1)%2])
+		time.Sleep(100 * time.Millisecond)
+	}
+	close(done)
+	wg.Wait()
+	t.Logf("%d rounds, %d without an answer", rounds, late)
+	if rounds < 50 {
+		t.Errorf("only %d rounds: the test shows little", rounds)
+	}
+	w := eventuallyWatch(t, s, key)
+	wantPush(t, other, w, key)
+	w.Close()
+	rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return allChannels(c.Nodes) == 0 })
+}
+
+// Scenario 57 on a Cluster: the master of a watched lock dies, or falls silent,
+// and its replica takes over.
+func TestWatchOutlivesItsMaster(t *testing.T) {
+	for _, lose := range []struct {
+		name string
+		f    func(*rig.RedisServer)
+	}{
+		{"killed", (*rig.RedisServer).Kill},
+		{"stopped", (*rig.RedisServer).Pause},
+	} {
+		t.Run(lose.name, func(t *testing.T) {
+			t.Parallel()
+			c := rig.StartCluster(t, true)
+			s, other := openCluster(t, c), openCluster(t, c)
+			keys := keysOn(t, c, c.Nodes[0], c.Nodes[1])
+			w, calm := watch(t, s, keys[0]), watch(t, s, keys[1])
+			wantPush(t, other, w, keys[0])
+			began := time.Now()
+			lose.f(c.Nodes[0])
+			wantPush(t, other, calm, keys[1]) // the others do not suffer
+			next := c.NewOwner(keyOf(keys[0]), c.Nodes[0])
+			over := time.Since(began)
+			if !signalled(w, 10*time.Second) {
+				t.Fatal("no signal after the failover")
+			}
+			t.Logf("failover after %v, subscribed again after %v", over, time.Since(began))
+			rig.Eventually(t, 10*time.Second, "the store works", func() bool {
+				_, err := other.Acquire(background, ask(keys[0], "probe", time.Second))
+				return err == nil
+			})
+			mustRelease(t, other, drop(keys[0], "probe"), tierlock.LeaseOwned)
+			wantPush(t, other, w, keys[0])
+			if n := channels(next); n != 1 {
+				t.Errorf("the new master has %d channels; wanted 1", n)
+			}
+			if lose.name == "stopped" {
+				c.Nodes[0].Resume()
+			} else {
+				c.Nodes[0].Start()
+			}
+			c.Healthy()
+			wantPush(t, other, w, keys[0])
+			w.Close()
+			calm.Close()
+			rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return allChannels(c.Nodes) == 0 })
+		})
+	}
+}
+
+// Where no node serves the lock, or none at all is there, Watch does not keep
+// its caller waiting, and works again by itself.
+func TestWatchWithoutAMaster(t *testing.T) {
+	rig.NoLeak(t)
+	c := rig.StartCluster(t, false)
+	s := openCluster(t, c)
+	keys := keysOn(t, c, c.Nodes...)
+	w := watch(t, s, keys[0])
+	fails := func(key, what string) {
+		t.Helper()
+		rig.Eventually(t, 10*time.Second, what, func() bool {
+			began := time.Now()
+			_, err := s.Watch(background, name(key))
+			if err != nil {
+				wantClass(t, "watch", err, tierlock.ErrUnavailable)
+			}
+			return err != nil && time.Since(began) < 50*time.Millisecond
+		})
+	}
+	c.Nodes[0].Kill()
+	fails(keys[0], "the loss is noticed")
+	other := watch(t, s, keys[1])
+	other.Close()
+	for _, n := range c.Nodes[1:] {
+		n.Kill()
+	}
+	fails(keys[1], "the loss of all is noticed")
+	for _, n := range c.Nodes {
+		n.Start()
+	}
+	c.Healthy()
+	if !signalled(w, 20*time.Second) {
+		t.Fatal("the open watch was not signalled when its node came back")
+	}
+	rig.Eventually(t, 20*time.Second, "the store works", func() bool {
+		_, err := s.Acquire(background, ask(keys[0], "probe", 50*time.Millisecond))
+		return err == nil
+	})
+	time.Sleep(100 * time.Millisecond)
+	wantPush(t, s, w, keys[0])
+	w2 := eventuallyWatch(t, s, keys[1])
+	wantPush(t, s, w2, keys[1])
+}

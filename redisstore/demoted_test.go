@@ -1,0 +1,99 @@
+package redisstore_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
+)
+
+// Scenario 66: the server behind a fixed address (a name, a proxy) is demoted,
+// and keeps its connections. It counts as unavailable, and the store finds the
+// new one by itself.
+func TestDemotedBehindAFixedAddress(t *testing.T) {
+	rig.NoLeak(t)
+	a, b := rig.Redis(t), rig.Redis(t)
+	var target atomic.Pointer[string]
+	target.Store(&a.Addr)
+	var dials atomic.Int64
+	opt := patient(a.Addr)
+	opt.DialCtxFn = func(ctx context.Context, _ string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		dials.Add(1)
+		return d.DialContext(ctx, "tcp", *target.Load())
+	}
+	s := openWith(t, opt, calm)
+	w := watch(t, s, "k")
+	works(t, s)
+
+	a.Do("REPLICAOF", "127.0.0.1", "1") // nobody
+	before := dials.Load()
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		_, err := s.Acquire(background, ask("k", newLease(), time.Second))
+		wantClass(t, "acquire at a replica", err, tierlock.ErrUnavailable)
+	}
+	// Twice or three times, calls and watches, however many calls are refused.
+	if n := dials.Load() - before; n < 4 || n > 8 {
+		t.Errorf("%d connections were made in 2.5 s of refusals; wanted 4 to 8", n)
+	}
+	target.Store(&b.Addr)
+	works(t, s)
+	wantPush(t, s, w, "k")
+	if a.Int("DBSIZE") != 0 && b.Int("DBSIZE") == 0 {
+		t.Error("the store still writes to the former server")
+	}
+}
+
+// deafened is a connection on which the sentinels' news of a new primary does
+// not come through.
+type deafened struct{ net.Conn }
+
+func (c deafened) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	copy(p, bytes.ReplaceAll(p[:n], []byte("+switch-master"), []byte("+nothing-of-it")))
+	return n, err
+}
+
+// Scenario 66: a Sentinel client that was never told, and does not ask by
+// itself, finds the new primary because the old one refuses.
+func TestDemotedAndTheMessageIsLost(t *testing.T) {
+	rig.NoLeak(t)
+	d := rig.StartSentinel(t)
+	opt := sentinelOptions(d)
+	opt.Sentinel.TopologyRefreshInterval = 0
+	opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return deafened{conn}, nil
+	}
+	s := openWith(t, opt, calm)
+	works(t, s)
+	old := d.Primary()
+	d.Sentinels[0].Do("SENTINEL", "FAILOVER", d.Master)
+	d.NewPrimary(old)
+	rig.Eventually(t, 20*time.Second, "the former primary is a replica", func() bool {
+		_, err := old.Try("SET", "lock:x", "1", "PX", "1")
+		return err != nil
+	})
+	began := time.Now()
+	works(t, s)
+	t.Logf("works %v after the demotion", time.Since(began))
+}
+
+func sentinelOptions(d *rig.Sentinel) rueidis.ClientOption {
+	opt := redisstore.RecommendedOptions(d.Addrs()...)
+	opt.Sentinel.MasterSet = d.Master
+	opt.Dialer.Timeout = 2 * time.Second
+	opt.Sentinel.Dialer.Timeout = 2 * time.Second
+	return opt
+}
