@@ -7,6 +7,9 @@
 //	srv := rig.Redis(t)               // a real redis-server, stopped at cleanup
 //	proxy := rig.NewProxy(t, srv.Addr) // dial proxy.Addr; proxy.BlackHole(), proxy.Pass(), …
 //
+// [RedisTLS], [RedisWithClock] and [NewCommandProxy] are for deployments that are
+// special in one point.
+//
 // A package whose tests use [Spawn] calls [Main] from its TestMain.
 //
 // Guaranteed: everything started here is ended by its own process id at the

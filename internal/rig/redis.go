@@ -37,6 +37,8 @@ type RedisServer struct {
 	t        testing.TB
 	bin      string
 	args     []string
+	env      []string // besides this process's own
+	tls      bool     // the port speaks TLS, and only that
 	password string
 
 	life sync.Mutex // held through a start, a stop, a pause
@@ -55,6 +57,12 @@ type RedisServer struct {
 // missing.
 func Redis(t testing.TB, args ...string) *RedisServer {
 	t.Helper()
+	return startRedis(t, &RedisServer{args: args})
+}
+
+// startRedis starts a server whose args, env and tls are set.
+func startRedis(t testing.TB, s *RedisServer) *RedisServer {
+	t.Helper()
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatalf("rig: redis-server is not installed; install it with `apt-get install redis-server` or `make deps` (%v)", err)
@@ -65,7 +73,7 @@ func Redis(t testing.TB, args ...string) *RedisServer {
 	if err != nil {
 		t.Fatalf("rig: %v", err)
 	}
-	s := &RedisServer{Dir: dir, t: t, bin: bin, args: args, password: passwordOf(args)}
+	s.Dir, s.t, s.bin, s.password = dir, t, bin, passwordOf(s.args)
 	t.Cleanup(s.cleanup)
 
 	end := time.Now().Add(readyWithin)
@@ -212,11 +220,15 @@ func (s *RedisServer) socket() string { return filepath.Join(s.Dir, "rig.sock") 
 func (s *RedisServer) logFile() string { return filepath.Join(s.Dir, "rig.log") }
 
 func (s *RedisServer) argv() []string {
-	return append([]string{
-		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir,
+	port := []string{"--port", strconv.Itoa(s.Port)}
+	if s.tls {
+		port = []string{"--port", "0", "--tls-port", strconv.Itoa(s.Port)}
+	}
+	return append(append(port,
+		"--bind", "127.0.0.1", "--dir", s.Dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--protected-mode", "no",
 		"--unixsocket", s.socket(), "--unixsocketperm", "700",
-	}, s.args...)
+	), s.args...)
 }
 
 // launch starts one process and waits until it answers.
@@ -238,6 +250,9 @@ func (s *RedisServer) launch(end time.Time) error {
 	s.own.reset()
 	cmd := exec.Command(s.bin, s.argv()...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, log, log
+	if len(s.env) > 0 {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	c, err := startChild("redis-server", cmd)
 	if err != nil {
 		return err
