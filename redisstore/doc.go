@@ -55,15 +55,23 @@
 //
 // # Permissions
 //
-// A restricted user needs ~lock:* and &lock:* and
+// A restricted user of the namespace "prod" needs
 //
+//	~lock:prod:* &lock:prod:*
 //	+eval +evalsha +time +get +set +getrange +del +pttl +pexpire
 //	+zadd +zrem +zscore +zcard +zcount +zrange +zremrangebyscore
-//	+publish +spublish +subscribe +ssubscribe +unsubscribe +sunsubscribe
-//	+ping +hello +client
+//	+publish +spublish +subscribe +ssubscribe +unsubscribe +sunsubscribe +ping
 //
-// of which the z-commands serve explicit holders, and those that publish and
-// subscribe serve [Store.Watch].
+// of which the z-commands serve explicit holders; the channels and what
+// publishes and subscribes serve [Store.Watch], without which waiters poll. From
+// 7.0 on +publish, +subscribe and +unsubscribe can be left out, before that
+// +spublish, +ssubscribe and +sunsubscribe are not known. A user that lacks
+// +client works too; servers from 7.2 on note a refusal in their ACL LOG with
+// each connection.
+//
+// A refusal wraps [tierlock.ErrMisconfigured] and says which permission is
+// missing. Only a missing +publish or +spublish is not told: who may not publish
+// has released all the same.
 //
 // # Limits
 //
