@@ -197,19 +197,17 @@ func (s *Store) linkOnce() (linked bool, err error) {
 	return answersAtOnce(err), err
 }
 
-// anyKey leads to the one node of a client that is not a Cluster's.
-const anyKey = "lock:"
-
 // greet asks the server for its clock, which no call knows yet. Not by a
 // worker: what that noted as lost is what is tried here, and a store that is
-// not used leaves no worker.
+// not used leaves no worker. No key goes with it: which ones this user may touch
+// is not known before there is a lock.
 func (s *Store) greet() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
 		era, asked := s.clocks.era.Load(), time.Now()
-		msg, err := s.client.Do(ctx, probeScript.byText(s.client.B(), []string{anyKey}, nil)).ToMessage()
+		msg, err := s.client.Do(ctx, probeScript.byText(s.client.B(), nil, nil)).ToMessage()
 		var server int64
 		if err == nil {
 			server, _, err = readProbe(msg)
