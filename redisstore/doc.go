@@ -73,6 +73,17 @@
 // missing. Only a missing +publish or +spublish is not told: who may not publish
 // has released all the same.
 //
+// # Credentials and TLS
+//
+// Set Username and Password, or AuthCredentialsFn, and TLSConfig in the client's
+// options. The function is asked with each new connection, so a password can be
+// changed under a running process: tell the function first, then the server. A
+// server lets connections live that were made with an old password; where the
+// client knows no other, locks end with the connections.
+//
+// A wrong password, and a TLS connection that one side refuses for what it is (a
+// certificate, a name, a version), are [tierlock.ErrMisconfigured] and no outage.
+//
 // # Limits
 //
 // Redis has to be a 64-bit build. The eviction policy should be noeviction.

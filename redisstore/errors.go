@@ -93,6 +93,9 @@ func misconfigured(err error) bool {
 	if errors.Is(err, rueidis.ErrNoCache) {
 		return true
 	}
+	if untrusted(err) {
+		return true
+	}
 	var re *rueidis.RedisError
 	if !errors.As(err, &re) {
 		return false

@@ -39,10 +39,10 @@ type RedisServer struct {
 	args     []string
 	env      []string // besides this process's own
 	tls      bool     // the port speaks TLS, and only that
-	password string
+	password string   // of the default user
 
 	life sync.Mutex // held through a start, a stop, a pause
-	mu   sync.Mutex // guards proc
+	mu   sync.Mutex // guards proc and password
 	proc *child     // the latest process, ended or not
 
 	own ownCalls

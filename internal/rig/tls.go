@@ -31,10 +31,11 @@ type Authority struct {
 // trust each other.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{Pool: x509.NewCertPool(), dir: t.TempDir()}
+	dir := t.TempDir() // its last part is a number, so two authorities of a test differ in name
+	a := &Authority{Pool: x509.NewCertPool(), dir: dir}
 	caKey := newKey(t)
 	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "rig authority"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "rig authority " + filepath.Base(dir)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
@@ -102,4 +103,14 @@ func RedisTLS(t testing.TB, a *Authority, args ...string) *RedisServer {
 		"--tls-key-file", filepath.Join(a.dir, "server.key"),
 		"--tls-ca-cert-file", filepath.Join(a.dir, "ca.pem"),
 	}, args...)})
+}
+
+// Certify gives a running server a certificate of a's for new connections, and
+// makes a the authority that it accepts clients of.
+func (a *Authority) Certify(srv *RedisServer) {
+	srv.t.Helper()
+	srv.Do("CONFIG", "SET",
+		"tls-cert-file", filepath.Join(a.dir, "server.pem"),
+		"tls-key-file", filepath.Join(a.dir, "server.key"),
+		"tls-ca-cert-file", filepath.Join(a.dir, "ca.pem"))
 }
