@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestTLS(t *testing.T) {
 // What one side does not accept is a misconfiguration, told by Open.
 func TestTLSRefused(t *testing.T) {
 	ours, theirs := rig.NewAuthority(t), rig.NewAuthority(t)
-	srv, plain := rig.RedisTLS(t, ours), rig.Redis(t)
+	srv := rig.RedisTLS(t, ours)
 	wrongName := withTLS(srv.Addr, ours, ours)
 	wrongName.TLSConfig.ServerName = "redis.example"
 	oldOnly := withTLS(srv.Addr, ours, ours)
@@ -72,7 +73,6 @@ func TestTLSRefused(t *testing.T) {
 		{"our authority is unknown to the server", "remote error: tls: unknown certificate authority", withTLS(srv.Addr, ours, theirs)},
 		{"we show no certificate", "remote error: tls: certificate required", withTLS(srv.Addr, ours, nil)},
 		{"we speak old versions only", "remote error: tls: protocol version not supported", oldOnly},
-		{"the server speaks no TLS", "first record does not look like a TLS handshake", withTLS(plain.Addr, ours, ours)},
 	} {
 		// Several times, since TLS 1.3 leaves it to chance how the client meets
 		// a refusal of its certificate.
@@ -89,10 +89,36 @@ func TestTLSRefused(t *testing.T) {
 			}
 		}
 	}
-	// Without TLS towards a server that wants it there is no answer at all.
+}
+
+// Where only one side speaks TLS nothing can be told in general: a server
+// without waits for the end of what it takes for a command, one with it closes.
+// But what is plainly no TLS is a misconfiguration.
+func TestTLSOnOneSide(t *testing.T) {
+	ours := rig.NewAuthority(t)
+	srv, plain := rig.RedisTLS(t, ours), rig.Redis(t)
 	s := openWith(t, patient(srv.Addr), calm)
 	_, err := s.Inspect(t.Context(), name("k"))
-	wantClass(t, "no TLS", err, tierlock.ErrUnavailable)
+	wantClass(t, "we speak no TLS", err, tierlock.ErrUnavailable)
+
+	// With all places taken a server says so to everybody, unasked.
+	plain.Do("CONFIG", "SET", "maxclients", "10")
+	for range 10 {
+		c, err := net.Dial("tcp", plain.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	rig.Eventually(t, 5*time.Second, "no place is left", func() bool {
+		_, err := plain.Try("PING")
+		return err != nil
+	})
+	none, err := redisstore.OpenWith(withTLS(plain.Addr, ours, nil), calm)
+	wantClass(t, "the server speaks no TLS", err, tierlock.ErrMisconfigured)
+	if none != nil || !strings.Contains(err.Error(), "first record does not look like a TLS handshake") {
+		t.Errorf("got %v, %v; wanted no store, and that there is no TLS", none, err)
+	}
 }
 
 // The server comes back with a certificate that we do not accept, and later
