@@ -120,7 +120,7 @@ func (h *hub) dedicate(client rueidis.Client) <-chan *subscriber {
 func (c *subscriber) prepare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), hubPatience)
 	defer cancel()
-	msg, err := c.client.Do(ctx, probeScript.byText(c.client.B(), nil, nil)).ToMessage()
+	msg, err := c.client.Do(ctx, probeScript.byText(c.client.B(), probeKeys(c.hub.store.keyed.Load()), nil)).ToMessage()
 	if err == nil {
 		_, c.sharded, err = readProbe(msg)
 	}

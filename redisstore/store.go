@@ -66,6 +66,7 @@ type Store struct {
 	client rueidis.Client
 	single bool // client talks to one server
 	own    *rueidis.ClientOption
+	keyed  atomic.Bool // questions about no lock name a key, see probeKeys
 }
 
 type trouble struct{ err error }
