@@ -46,3 +46,9 @@ func (s *Store) Mislead(d time.Duration) {
 	c.best.high += d.Microseconds()
 	c.older = sample{}
 }
+
+// PermissionHint is what an error says beside a server's refusal.
+func PermissionHint(namespace, refusal string) string { return permissionHint(namespace, refusal) }
+
+// RenewDigest is how the server names a script of one line more than its calls.
+func RenewDigest() string { return renewScript.digest }

@@ -75,6 +75,8 @@ type Store struct {
 	// The connections of a client that Open made, see redial.
 	conns    sync.Map     // of *seenConn to nil
 	redialed atomic.Int64 // when, since made; 0 is never
+
+	keyed atomic.Bool // questions about no lock name a key, see probeKeys
 }
 
 type trouble struct{ err error }

@@ -8,7 +8,8 @@
 //	proxy := rig.NewProxy(t, srv.Addr) // dial proxy.Addr; proxy.BlackHole(), proxy.Pass(), …
 //
 // [StartSentinel] and [StartCluster] start whole deployments, whose nodes can be
-// killed, paused and moved about in the same way.
+// killed, paused and moved about in the same way. [RedisTLS], [RedisWithClock] and
+// [NewCommandProxy] are for deployments that are special in one point.
 //
 // A package whose tests use [Spawn] calls [Main] from its TestMain. A command that
 // is no test, such as a benchmark, calls [Program] instead.

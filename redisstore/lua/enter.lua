@@ -13,6 +13,11 @@ local ttl = tonumber(ARGV[3])
 local expiry = now + ttl * 1000
 local token = call('GET', KEYS[1])
 if not token then
+  -- First of all, since a script that has written anything may go on where the
+  -- server is out of memory: this one is to be refused.
+  local refused = record()
+  if refused then return refused end
+  token = value()
   -- A script that is refused halfway must leave neither the lock, which comes
   -- last, nor a set without TTL: the first PEXPIRE finds out whether the
   -- second is allowed. A set alone is nothing.
@@ -21,12 +26,6 @@ if not token then
   call('ZADD', KEYS[3], format('%d', expiry), ARGV[4])
   -- The set outlives the lock a little, so that it never misses first.
   call('PEXPIRE', KEYS[3], ttl + 1000)
-  local refused = record()
-  if refused then
-    call('DEL', KEYS[3])
-    return refused
-  end
-  token = value()
   call('SET', KEYS[1], token, 'PX', ARGV[3])
   return {token, now}
 end
