@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/bound"
 )
 
 const (
@@ -85,9 +86,15 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
+	// The timer here serves for a deadline of ctx as well.
+	done, deadline := bound.Split(ctx)
+	byCtx := !deadline.IsZero() && deadline.Before(until)
+	if byCtx {
+		until = deadline
+	}
 	left := time.Until(until)
 	if left <= 0 {
-		return s.noAnswer()
+		return s.over(byCtx)
 	}
 	if s.stuck.Load() >= maxStuck {
 		return errStuck
@@ -101,11 +108,11 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 	case <-c.done:
 		c.timer.Stop()
 		return nil
-	case <-ctx.Done():
+	case <-done:
 		c.timer.Stop()
 		err = ended(ctx)
 	case <-c.timer.C:
-		err = s.noAnswer()
+		err = s.over(byCtx)
 	}
 	if !c.settled.CompareAndSwap(0, callLeft) {
 		// The answer came at the same moment. It is used: it may be a grant.
@@ -114,6 +121,15 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 	}
 	s.stuck.Add(1)
 	return err
+}
+
+// over is the error of a call whose time is over, by the ctx or by the store's
+// own limit.
+func (s *Store) over(byCtx bool) error {
+	if byCtx {
+		return context.DeadlineExceeded
+	}
+	return s.noAnswer()
 }
 
 func (s *Store) noAnswer() error {
