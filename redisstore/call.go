@@ -59,6 +59,9 @@ const (
 
 // do runs one command, at most until the given time.
 func (s *Store) do(ctx context.Context, until time.Time, cmd rueidis.Completed) (rueidis.RedisResult, error) {
+	if res, done, err := s.doAlone(ctx, until, cmd); done {
+		return res, err
+	}
 	c := s.takeCall()
 	c.cmd = cmd
 	if err := s.await(ctx, until, c); err != nil {
@@ -87,7 +90,7 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 		return ended(ctx)
 	}
 	// The timer here serves for a deadline of ctx as well.
-	done, deadline := bound.Split(ctx)
+	within, deadline := bound.Split(ctx)
 	byCtx := !deadline.IsZero() && deadline.Before(until)
 	if byCtx {
 		until = deadline
@@ -108,7 +111,7 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 	case <-c.done:
 		c.timer.Stop()
 		return nil
-	case <-done:
+	case <-within.Done():
 		c.timer.Stop()
 		err = ended(ctx)
 	case <-c.timer.C:
@@ -138,6 +141,7 @@ func (s *Store) noAnswer() error {
 
 // send gives c to a worker; false if the store is closed.
 func (s *Store) send(c *call) bool {
+	s.lone.calls.Add(1)
 	if !s.gathers || c.multi != nil {
 		return s.hand(c)
 	}
@@ -185,10 +189,13 @@ func (s *Store) work(c *call) {
 
 func (s *Store) perform(c *call) {
 	if c.multi != nil {
-		c.many = s.client.DoMulti(context.Background(), c.multi...)
+		c.many = s.useMulti(c.multi)
 		s.learnFrom(c.many)
 	} else {
-		c.res = s.client.Do(context.Background(), c.cmd)
+		s.asWorker(func(ctx context.Context) rueidis.RedisResult {
+			c.res = s.client.Do(ctx, c.cmd)
+			return c.res
+		})
 		s.learnFrom([]rueidis.RedisResult{c.res})
 	}
 	s.settle(c)
@@ -222,13 +229,21 @@ func (s *Store) performGathered() {
 		for i, c := range batch {
 			cmds[i] = c.cmd
 		}
-		results := s.client.DoMulti(context.Background(), cmds...)
+		results := s.useMulti(cmds)
 		s.learnFrom(results)
 		for i, c := range batch {
 			c.res = results[i]
 			s.settle(c)
 		}
 	}
+}
+
+func (s *Store) useMulti(cmds []rueidis.Completed) (results []rueidis.RedisResult) {
+	s.asWorker(func(ctx context.Context) rueidis.RedisResult {
+		results = s.client.DoMulti(ctx, cmds...)
+		return results[0]
+	})
+	return results
 }
 
 // learnFrom draws the conclusions from the answers to one use of the client.
@@ -247,6 +262,7 @@ func (s *Store) learnFrom(results []rueidis.RedisResult) {
 
 // settle gives the answer to the caller, if it still waits.
 func (s *Store) settle(c *call) {
+	s.lone.calls.Add(-1)
 	if c.settled.CompareAndSwap(0, callDone) {
 		c.done <- struct{}{}
 		return

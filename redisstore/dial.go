@@ -32,6 +32,10 @@ func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *
 		}
 	}
 	return func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+		s.clocks.era.Add(1) // before the question, see lone
+		if !s.lone.mayDial(ctx) {
+			return nil, errNoDial
+		}
 		conn, err := dial(ctx, addr, d, c)
 		if err != nil {
 			return nil, err

@@ -237,7 +237,7 @@ func probeKeys(keyed bool) []string {
 // askTime takes in the clock of the one node of a client that is not a Cluster's.
 func (s *Store) askTime(ctx context.Context, keys []string) error {
 	era, asked := s.clocks.era.Load(), time.Now()
-	msg, err := s.client.Do(ctx, probeScript.byText(s.client.B(), keys, nil)).ToMessage()
+	msg, err := s.client.Do(caller{ctx, aWorker}, probeScript.byText(s.client.B(), keys, nil)).ToMessage()
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,8 @@ type Store struct {
 	quit     chan struct{}
 	workers  sync.WaitGroup
 
+	lone lone
+
 	// trouble is why no call can be made now; nil while there is no known
 	// reason. It is written under mu.
 	trouble atomic.Pointer[trouble]
@@ -118,6 +120,7 @@ func newStore(opt Options) *Store {
 	if s.timeout <= 0 {
 		s.timeout = 500 * time.Millisecond
 	}
+	s.lone.era.Store(noEra)
 	s.hub.init(s)
 	return s
 }
@@ -128,6 +131,7 @@ func (s *Store) adopt(client rueidis.Client) {
 	}
 	s.single = client.Mode() == rueidis.ClientModeStandalone
 	s.gathers = s.clocks.slots == nil
+	s.lone.possible = s.single && loneOptions(s.own)
 	s.client = client
 }
 

@@ -93,15 +93,15 @@ func (c *Context) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// Split is for who keeps a timer of its own: it gives what ends ctx but for the
-// deadlines of Contexts, and the earliest of those, zero for none. Any other
-// deadline is left to the context that has it: who compares the two must not
-// find that a call ended by a deadline that its caller's context has not noticed.
-func Split(ctx context.Context) (done <-chan struct{}, deadline time.Time) {
+// Split is for who keeps a timer of its own: it gives the context within, that is
+// no Context, and the earliest deadline of those around it, zero for none. That
+// context's own deadline is left to it: who compares the two must not find that a
+// call ended by a deadline that its caller's context has not noticed.
+func Split(ctx context.Context) (within context.Context, deadline time.Time) {
 	for {
 		c, ok := ctx.(*Context)
 		if !ok {
-			return ctx.Done(), deadline
+			return ctx, deadline
 		}
 		if deadline.IsZero() || c.deadline.Before(deadline) {
 			deadline = c.deadline

@@ -87,12 +87,12 @@ func TestOfTheParent(t *testing.T) {
 	}
 	inner := bound.By(c, time.Now().Add(time.Second))
 	defer inner.End()
-	done, deadline := bound.Split(inner)
-	if d, _ := inner.Deadline(); d != deadline || done != parent.Done() {
-		t.Errorf("Split gave %v and another channel than the parent's: %v", deadline, done != parent.Done())
+	within, deadline := bound.Split(inner)
+	if d, _ := inner.Deadline(); d != deadline || within != parent {
+		t.Errorf("Split gave %v, %v; wanted the parent, %v", within, deadline, d)
 	}
-	if done, deadline := bound.Split(parent); !deadline.IsZero() || done != parent.Done() {
-		t.Errorf("Split of another context gave the deadline %v", deadline)
+	if within, deadline := bound.Split(parent); !deadline.IsZero() || within != parent {
+		t.Errorf("Split of another context gave %v, %v", within, deadline)
 	}
 	for range 2 {
 		if c.Value(key{}) != 1 {
