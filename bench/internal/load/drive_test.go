@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,5 +146,29 @@ func TestGuard(t *testing.T) {
 	p.Expect("outside", time.Minute)
 	if !g.Pass() {
 		t.Error("not alone after the other process has left")
+	}
+}
+
+func TestGuardOnOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	g, err := load.OpenGuard(filepath.Join(t.TempDir(), "guard"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	var met atomic.Int64
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			for range 1000 {
+				if !g.Pass() {
+					met.Add(1)
+				}
+			}
+		})
+	}
+	both.Wait()
+	if met.Load() < 100 {
+		t.Errorf("two who do not exclude each other met %d times in 2000", met.Load())
 	}
 }

@@ -25,5 +25,8 @@ func OpenGuard(path string) (*Guard, error) { return openGuard(path) }
 func (g *Guard) Pass() bool   { return g.pass() }
 func (g *Guard) Close() error { return g.close() }
 
+// GuardFile is the file of the guard of a run on this server.
+func GuardFile(e Env) string { return e.guardFile() }
+
 // Inside is the counter itself.
 func (g *Guard) Inside() *int32 { return g.inside }
