@@ -49,7 +49,7 @@ func parse(args []string) (plan, error) {
 	f.DurationVar(&p.poll, "poll", 0, "pause of every contestant whose waiters poll, instead of its own default")
 	f.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of the order of contestants in each round")
 	f.StringVar(&p.json, "json", "", "file to write all results to")
-	f.BoolVar(&quick, "quick", false, "about a minute: sets rounds, duration, held and held-ttl where they are not given")
+	f.BoolVar(&quick, "quick", false, "a minute or two: sets rounds, duration, held and held-ttl where they are not given")
 	if err := f.Parse(args); err != nil {
 		return p, err
 	}

@@ -23,6 +23,7 @@ func TestProgram(t *testing.T) {
 		{"nothing fails", func(t testing.TB) { t.Log("said") }, nil},
 		{"Errorf goes on", func(t testing.TB) { t.Errorf("first %d", 1); t.Error("second") }, []string{"first 1", "second"}},
 		{"Fatalf ends it", func(t testing.TB) { t.Fatalf("fatal %d", 2); t.Error("after the end") }, []string{"fatal 2"}},
+		{"Fatal ends it", func(t testing.TB) { t.Fatal("fatal"); t.Error("after the end") }, []string{"fatal"}},
 		{"a cleanup fails", func(t testing.TB) { t.Cleanup(func() { t.Fatal("cleanup") }) }, []string{"cleanup"}},
 		{"a server's failure", func(t testing.TB) { rig.Redis(t).Do("GET") }, []string{"wrong number of arguments"}},
 	} {
@@ -101,6 +102,25 @@ func TestProgramSpawns(t *testing.T) {
 		t.Errorf("line %q, want that there is no such role", got)
 	}
 	if err := p.Wait(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// childRole comes to Program as a process does that Spawn started.
+func childRole([]string) {
+	os.Setenv("TIERLOCK_RIG_ROLE", "inner")
+	rig.Program(context.Background(), map[string]func([]string){"inner": innerRole}, func(testing.TB) {
+		fmt.Println("run was called")
+	})
+	fmt.Println("Program returned")
+}
+
+func TestProgramRunsItsRole(t *testing.T) {
+	p := rig.Spawn(t, "program-child", "a")
+	if got := p.Line(3 * soon); got != "inner a" {
+		t.Errorf("line %q, want the role's", got)
+	}
+	if err := p.Wait(soon); err != nil {
 		t.Error(err)
 	}
 }

@@ -20,18 +20,19 @@ const soon = 10 * time.Second
 
 func TestMain(m *testing.M) {
 	rig.Main(m, map[string]func([]string){
-		"echo":        echoRole,
-		"nothing":     func([]string) {},
-		"fail":        func([]string) { fmt.Fprintln(os.Stderr, "about to fail"); os.Exit(3) },
-		"last-words":  func(args []string) { fmt.Print(strings.Join(args, "\n")) },
-		"heir":        heirRole,
-		"flood":       floodRole,
-		"deaf":        func([]string) { fmt.Println("ready"); time.Sleep(time.Hour) },
-		"server":      serverRole,
-		"leak":        leakRole,
-		"program":     programRole,
-		"inner":       innerRole,
-		"environment": func([]string) { fmt.Println("role:" + os.Getenv("TIERLOCK_RIG_ROLE")) },
+		"echo":          echoRole,
+		"nothing":       func([]string) {},
+		"fail":          func([]string) { fmt.Fprintln(os.Stderr, "about to fail"); os.Exit(3) },
+		"last-words":    func(args []string) { fmt.Print(strings.Join(args, "\n")) },
+		"heir":          heirRole,
+		"flood":         floodRole,
+		"deaf":          func([]string) { fmt.Println("ready"); time.Sleep(time.Hour) },
+		"server":        serverRole,
+		"leak":          leakRole,
+		"program":       programRole,
+		"program-child": childRole,
+		"inner":         innerRole,
+		"environment":   func([]string) { fmt.Println("role:" + os.Getenv("TIERLOCK_RIG_ROLE")) },
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"time"
 
 	"github.com/go-redsync/redsync/v4"
 	redsyncgoredis "github.com/go-redsync/redsync/v4/redis/goredis/v9"
@@ -78,24 +77,14 @@ func (l *redsyncLocker) Close() { l.close() }
 
 type redsyncHeld struct{ m *redsync.Mutex }
 
+// Both tell by their error as well that the lock is gone.
+
 func (h redsyncHeld) Unlock() error {
-	ok, err := h.m.UnlockContext(context.Background())
-	return lostUnless(ok, err)
+	_, err := h.m.UnlockContext(context.Background())
+	return err
 }
 
 func (h redsyncHeld) Renew(ctx context.Context) error {
-	// The time until which the lock counts is the mutex's own to tell: a
-	// renewal that comes later finds the key gone.
-	ok, err := h.m.ExtendContext(ctx)
-	if err == nil && time.Now().After(h.m.Until()) {
-		err = errLost
-	}
-	return lostUnless(ok, err)
-}
-
-func lostUnless(ok bool, err error) error {
-	if err == nil && !ok {
-		return errLost
-	}
+	_, err := h.m.ExtendContext(ctx)
 	return err
 }

@@ -152,10 +152,14 @@ func (w *worker) loop(ctx context.Context, end time.Time) {
 		held, err := w.step(ctx, w.keys[i%len(w.keys)])
 		done := time.Now()
 		if err != nil {
-			w.fail(err)
+			if w.errors++; w.first == "" {
+				w.first = err.Error()
+			}
 			if ctx.Err() != nil {
 				return
 			}
+			// Errors that come at once must not become a load of their own.
+			time.Sleep(time.Millisecond)
 			continue
 		}
 		w.acquire = append(w.acquire, held.Sub(start))
@@ -191,14 +195,4 @@ func (w *worker) step(ctx context.Context, key string) (time.Time, error) {
 		}
 	}
 	return now, h.Unlock()
-}
-
-// fail counts an error, and waits so that errors that come at once do not
-// become a load of their own.
-func (w *worker) fail(err error) {
-	w.errors++
-	if w.first == "" {
-		w.first = err.Error()
-	}
-	time.Sleep(time.Millisecond)
 }

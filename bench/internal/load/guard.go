@@ -38,11 +38,12 @@ func openGuard(path string) (*guard, error) {
 
 func (g *guard) close() error { return syscall.Munmap(g.memory) }
 
-// pass goes in and out and reports whether it was alone. In between it yields,
-// so that another goroutine of this process that should not be inside has the
-// chance to be.
+// pass goes in and out and reports whether nobody was left inside: of two who
+// are inside together, the first to leave finds the other. In between it yields,
+// so that on one processor, too, another goroutine that should not be inside has
+// the chance to be.
 func (g *guard) pass() bool {
-	alone := atomic.AddInt32(g.inside, 1) == 1
+	atomic.AddInt32(g.inside, 1)
 	runtime.Gosched()
-	return atomic.AddInt32(g.inside, -1) == 0 && alone
+	return atomic.AddInt32(g.inside, -1) == 0
 }

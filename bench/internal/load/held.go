@@ -84,7 +84,11 @@ func (e Env) hold(ch *child, o order) (Result, error) {
 	}
 	h.ServerShare = served.CPU.Seconds() / elapsed
 	h.Commands = float64(served.Total()) / elapsed
-	return Result{Holding: &h, Errors: h.Lost}, ch.end()
+	r := Result{Holding: &h, Errors: h.Lost}
+	if h.Lost > 0 {
+		r.First = "a lock was lost"
+	}
+	return r, ch.end()
 }
 
 // takeWithin bounds the taking, and the giving up, of all locks.
