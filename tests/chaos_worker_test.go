@@ -28,16 +28,17 @@ type chaosConfig struct {
 const (
 	longestTTL   = 3 * time.Second
 	chaosWorkers = 20
+	chaosCampers = 6 // of them
 )
 
-// chaosResources have 50 keys together.
+// chaosResources have 50 keys together, and there are six that are camped on.
 var chaosResources = []struct {
 	tierlock.Resource
 	keys int
 }{
 	{tierlock.Resource{Name: "plain", TTL: 1500 * time.Millisecond}, 20},
 	{tierlock.Resource{Name: "shared", TTL: longestTTL, Reentrant: true}, 20},
-	{tierlock.Resource{Name: "kept", TTL: time.Second, MinHold: 300 * time.Millisecond}, 10},
+	{tierlock.Resource{Name: "kept", TTL: 1200 * time.Millisecond, MinHold: 300 * time.Millisecond}, 10},
 }
 
 // chaosCounts is what a process has met.
@@ -61,7 +62,7 @@ func runChaos(args []string) {
 		die(err)
 	}
 	before := goleak.IgnoreCurrent()
-	c := &chaosSide{proc: cfg.Proc, counts: chaosCounts{Ends: map[string]int{}}}
+	c := &chaosSide{proc: cfg.Proc, stop: make(chan struct{}), counts: chaosCounts{Ends: map[string]int{}}}
 	beat := c.watchStalls()
 	store, err := openStore(cfg.Addr)
 	if err != nil {
@@ -78,16 +79,14 @@ func runChaos(args []string) {
 	if c.locker, err = tierlock.New(config(s, rs...)); err != nil {
 		die(err)
 	}
-	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range chaosWorkers {
 		r := rand.New(rand.NewPCG(cfg.Seed, uint64(1000*(cfg.Proc+1)+i)))
 		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
+			for !c.stopping() {
+				if i < chaosCampers {
+					c.camp(r, i)
+				} else {
 					c.round(r)
 				}
 			}
@@ -96,7 +95,7 @@ func runChaos(args []string) {
 	fmt.Println("ready")
 	orders := bufio.NewScanner(os.Stdin)
 	orders.Scan() // any line, or the end of the test
-	close(stop)
+	close(c.stop)
 	wg.Wait()
 	if !cfg.Broken {
 		c.lockAll()
@@ -132,10 +131,20 @@ func runChaos(args []string) {
 type chaosSide struct {
 	locker *tierlock.Locker
 	proc   int
+	stop   chan struct{} // closed when no more work is to begin
 
 	mu     sync.Mutex // guards what follows
 	events []chaosEvent
 	counts chaosCounts
+}
+
+func (c *chaosSide) stopping() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 func (c *chaosSide) note(e chaosEvent) {
@@ -189,6 +198,16 @@ func (c *chaosSide) watchStalls() chan struct{} {
 		}
 	}()
 	return stop
+}
+
+// camp takes a lock that camper i of the other process wants as well, and works
+// long: at every moment somebody waits for the first to lose it.
+func (c *chaosSide) camp(r *rand.Rand, i int) {
+	res := chaosResources[i%len(chaosResources)].Resource
+	h := &chaosHold{c: c, r: r, work: span(r, res.TTL/4, 3*res.TTL), res: res, heldLock: heldLock{
+		Proc: c.proc, Resource: res.Name, Key: fmt.Sprint("camp", i),
+	}}
+	h.lock(bg, tierlock.Wait(2*longestTTL))
 }
 
 // round takes one lock in one of the ways there are, works under it, and gives
@@ -269,7 +288,7 @@ func (h *chaosHold) locked(k *tierlock.Lock, err error) {
 	end := time.Now().Add(h.work)
 	lingers := h.r.IntN(3) == 0 // goes on although the lock is lost
 	nests := h.res.Reentrant && h.Holder == "" && h.r.IntN(3) == 0
-	for h.look(k.Err, k.Context()) || lingers {
+	for (h.look(k.Err, k.Context()) || lingers) && !h.c.stopping() {
 		switch left := time.Until(end); {
 		case left <= 0:
 		case h.r.IntN(50) == 0:
@@ -330,7 +349,7 @@ func (h *chaosHold) do(ctx context.Context, opts ...tierlock.Option) {
 	err := h.c.locker.Do(ctx, h.Resource, h.Key, func(ctx context.Context) error {
 		ran = true
 		h.given(tierlock.TokenFrom(ctx))
-		for end := time.Now().Add(h.work); h.look(nil, ctx) && time.Now().Before(end); {
+		for end := time.Now().Add(h.work); h.look(nil, ctx) && time.Now().Before(end) && !h.c.stopping(); {
 			time.Sleep(min(time.Until(end), span(h.r, time.Millisecond, 10*time.Millisecond)))
 		}
 		h.look(nil, ctx)
@@ -378,6 +397,8 @@ var documented = []struct {
 }
 
 func (h *chaosHold) refused(err error) {
+	// A store that is known to be down refuses at once.
+	defer time.Sleep(span(h.r, time.Millisecond, 30*time.Millisecond))
 	if h.c.count(err, "refused: ") == "" {
 		h.c.complain("%s/%s: Lock gave %v", h.Resource, h.Key, err)
 	}
