@@ -88,6 +88,10 @@ func chaos(t *testing.T, seed uint64, lasting time.Duration) {
 		}
 		t.Errorf("after %v: %s", time.Duration(v.at-begin).Round(time.Millisecond), v.what)
 	}
+	t.Logf("the server was looked at %d times", len(h.seen))
+	if len(h.seen) < 5*int(lasting/time.Second) {
+		t.Errorf("the server was looked at %d times only", len(h.seen))
+	}
 	for p, c := range counts {
 		t.Logf("process %d: %d locks, %d nested, %d stalls, %v", p, c.Held, c.Nested, c.Stalls, c.Ends)
 		for _, what := range c.Outstanding {
@@ -127,6 +131,7 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 	for _, p := range processes {
 		p.Expect("ready", patience)
 	}
+	eyes := observe(srv)
 	begin := time.Now()
 	down := false
 	for _, s := range steps {
@@ -182,6 +187,7 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 	for _, p := range processes {
 		p.Expect("worked", 3*patience)
 	}
+	h.seen = eyes.end(t)
 	// Whatever was locked is free at once, or one TTL later.
 	worked := time.Now()
 	if !cfg.Broken {

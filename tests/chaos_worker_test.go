@@ -204,7 +204,7 @@ func (c *chaosSide) watchStalls() chan struct{} {
 // long: at every moment somebody waits for the first to lose it.
 func (c *chaosSide) camp(r *rand.Rand, i int) {
 	res := chaosResources[i%len(chaosResources)].Resource
-	h := &chaosHold{c: c, r: r, work: span(r, res.TTL/4, 3*res.TTL), res: res, heldLock: heldLock{
+	h := &chaosHold{c: c, r: r, work: span(r, res.TTL/2, 4*res.TTL), res: res, heldLock: heldLock{
 		Proc: c.proc, Resource: res.Name, Key: fmt.Sprint("camp", i),
 	}}
 	h.lock(bg, tierlock.Wait(2*longestTTL))
