@@ -215,9 +215,6 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 			t.Fatal(err)
 		}
 		counts = append(counts, c)
-		if err := p.Wait(patience); err != nil {
-			t.Error(err) // a data race, for one
-		}
 		if err := h.read(files[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -227,6 +224,12 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 		p.Cut() // what is half-open at the server's side
 	}
 	rig.Eventually(t, patience, "the server has as many connections as before", func() bool { return clients() <= before })
+	for _, p := range processes {
+		p.Send("end")
+		if err := p.Wait(patience); err != nil {
+			t.Error(err) // a data race, for one
+		}
+	}
 	for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
 		if n := len(srv.Do("PUBSUB", kind).([]any)); n != 0 {
 			t.Errorf("%d %s are left", n, kind)

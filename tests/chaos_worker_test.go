@@ -50,12 +50,14 @@ type chaosCounts struct {
 	Outstanding []string // what the process failed to get back at the end
 }
 
-// chaosSide is a process under chaos: it works until told to stop, and then has
+// runChaos is a process under chaos: it works until told to stop, and then has
 // to come to rest. It writes:
 //
 //	ready      work has begun
 //	worked     no lock is held any more
 //	rest       with the counts: all was closed, and the history written
+//
+// and ends at the next line.
 func runChaos(args []string) {
 	var cfg chaosConfig
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
@@ -126,6 +128,7 @@ func runChaos(args []string) {
 		die(err)
 	}
 	fmt.Println("rest", string(line))
+	orders.Scan() // what it left behind is looked at while it lives
 }
 
 type chaosSide struct {
