@@ -29,13 +29,8 @@ type observer struct {
 
 func observe(srv *rig.RedisServer) *observer {
 	o := &observer{srv: srv, stop: make(chan struct{})}
-	for _, res := range chaosResources {
-		for i := range res.keys {
-			o.names = append(o.names, fmt.Sprintf("%s/%d", res.Name, i))
-		}
-	}
-	for i := range chaosCampers {
-		o.names = append(o.names, fmt.Sprintf("%s/camp%d", chaosResources[i%len(chaosResources)].Name, i))
+	for _, name := range chaosNames() {
+		o.names = append(o.names, name.resource+"/"+name.key)
 	}
 	o.wg.Go(func() {
 		for {

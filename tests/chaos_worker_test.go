@@ -41,6 +41,26 @@ var chaosResources = []struct {
 	{tierlock.Resource{Name: "kept", TTL: 1200 * time.Millisecond, MinHold: 300 * time.Millisecond}, 10},
 }
 
+type chaosName struct{ resource, key string }
+
+// campOf is what camper i of each process wants.
+func campOf(i int) chaosName {
+	return chaosName{chaosResources[i%len(chaosResources)].Name, fmt.Sprint("camp", i)}
+}
+
+// chaosNames are all locks that there are.
+func chaosNames() (names []chaosName) {
+	for _, res := range chaosResources {
+		for i := range res.keys {
+			names = append(names, chaosName{res.Name, fmt.Sprint(i)})
+		}
+	}
+	for i := range chaosCampers {
+		names = append(names, campOf(i))
+	}
+	return names
+}
+
 // chaosCounts is what a process has met.
 type chaosCounts struct {
 	Held        int            // handles given
@@ -54,10 +74,10 @@ type chaosCounts struct {
 // to come to rest. It writes:
 //
 //	ready      work has begun
-//	worked     no lock is held any more
+//	worked     no lock is held any more; it waits for a line
 //	rest       with the counts: all was closed, and the history written
 //
-// and ends at the next line.
+// and ends at one more line.
 func runChaos(args []string) {
 	var cfg chaosConfig
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
@@ -103,6 +123,7 @@ func runChaos(args []string) {
 		c.lockAll()
 	}
 	fmt.Println("worked")
+	orders.Scan() // what it left in the server is looked at while it could go on
 
 	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
@@ -208,7 +229,7 @@ func (c *chaosSide) watchStalls() chan struct{} {
 func (c *chaosSide) camp(r *rand.Rand, i int) {
 	res := chaosResources[i%len(chaosResources)].Resource
 	h := &chaosHold{c: c, r: r, work: span(r, res.TTL/2, 4*res.TTL), res: res, heldLock: heldLock{
-		Proc: c.proc, Resource: res.Name, Key: fmt.Sprint("camp", i),
+		Proc: c.proc, Resource: res.Name, Key: campOf(i).key,
 	}}
 	h.lock(bg, tierlock.Wait(2*longestTTL))
 }
@@ -442,18 +463,16 @@ func (c *chaosSide) count(err error, what string) (name string) {
 // with a hold that is over, and nothing may be left that goes on.
 func (c *chaosSide) lockAll() {
 	var wg sync.WaitGroup
-	for _, res := range chaosResources {
-		for i := range res.keys {
-			wg.Go(func() {
-				k, err := c.locker.Lock(bg, res.Name, fmt.Sprint(i), tierlock.Wait(patience))
-				if err == nil {
-					err = k.Unlock()
-				}
-				if err != nil {
-					c.outstanding("%s/%d at the end: %v", res.Name, i, err)
-				}
-			})
-		}
+	for _, name := range chaosNames() {
+		wg.Go(func() {
+			k, err := c.locker.Lock(bg, name.resource, name.key, tierlock.Wait(patience))
+			if err == nil {
+				err = k.Unlock()
+			}
+			if err != nil {
+				c.outstanding("%s/%s at the end: %v", name.resource, name.key, err)
+			}
+		})
 	}
 	wg.Wait()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
