@@ -87,7 +87,7 @@ func (s *scale) locker() (*tierlock.Locker, error) {
 	s.stores = append(s.stores, store)
 	return tierlock.New(tierlock.Config{
 		App: "scale", Namespace: "scen", Stores: []tierlock.Store{store}, CallTimeout: timeout,
-		Resources: []tierlock.Resource{{Name: resource, TTL: tierlock.MaxTTL, MaxWaiters: s.keys}},
+		Resources: []tierlock.Resource{{Name: resource, TTL: tierlock.MaxTTL, MaxWaiters: s.keys + 1}},
 		Logger:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 }
@@ -174,10 +174,19 @@ func (s *scale) waiters() error {
 		locks[i] = k
 		return err
 	})
-	// One wait first, so that its connection for messages is there.
-	if _, err := waiter.Lock(bg, resource, "0", tierlock.Wait(200*time.Millisecond)); !errors.Is(err, tierlock.ErrHeld) {
-		errs = append(errs, fmt.Sprintf("a single wait: %v", err))
+	// One wait goes on all the time and keeps the connection for messages: when
+	// that ends, all subscriptions do.
+	always, err := holder.Lock(bg, resource, "always")
+	if err != nil {
+		return err
 	}
+	stay, leave := context.WithCancel(bg)
+	defer leave()
+	stayed := make(chan error, 1)
+	go func() {
+		_, err := waiter.Lock(stay, resource, "always", tierlock.UntilDone())
+		stayed <- err
+	}()
 	if err := s.tell("held", time.Since(start), errs); err != nil {
 		return err
 	}
@@ -227,6 +236,13 @@ func (s *scale) waiters() error {
 		if err := s.tell(round, took, errs); err != nil {
 			return err
 		}
+	}
+	leave()
+	if err := <-stayed; !errors.Is(err, tierlock.ErrHeld) {
+		return fmt.Errorf("the wait that goes on all the time: %w", err)
+	}
+	if err := always.Unlock(); err != nil {
+		return err
 	}
 	return s.close(holder, waiter)
 }
