@@ -35,6 +35,10 @@ type scaleProcess struct {
 
 func startScale(t *testing.T, args ...string) *scaleProcess {
 	t.Helper()
+	// So that go test knows that its result depends on that file, too.
+	if _, err := os.Stat(filepath.Join("scale", "main.go")); err != nil {
+		t.Fatal(err)
+	}
 	bin := filepath.Join(t.TempDir(), "scale")
 	if out, err := exec.Command("go", "build", "-o", bin, "./scale").CombinedOutput(); err != nil {
 		t.Fatalf("go build ./scale: %v\n%s", err, out)

@@ -29,7 +29,7 @@ import (
 
 const (
 	resource = "job"
-	workers  = 128
+	workers  = 512
 	// timeout is longer than the default: a busy machine may let 5,000 calls
 	// at once wait, and that is not what is looked at here.
 	timeout = 10 * time.Second
@@ -87,7 +87,7 @@ func (s *scale) locker() (*tierlock.Locker, error) {
 	s.stores = append(s.stores, store)
 	return tierlock.New(tierlock.Config{
 		App: "scale", Namespace: "scen", Stores: []tierlock.Store{store}, CallTimeout: timeout,
-		Resources: []tierlock.Resource{{Name: resource, TTL: tierlock.MaxTTL, MaxWaiters: s.keys + 1}},
+		Resources: []tierlock.Resource{{Name: resource, TTL: tierlock.MaxTTL, Wait: time.Minute, MaxWaiters: s.keys + 1}},
 		Logger:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 }
