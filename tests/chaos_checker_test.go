@@ -81,6 +81,34 @@ func TestChaosChecker(t *testing.T) {
 			}
 		}
 	}
+
+	// What is believed has to be in the server at every look that began and ended
+	// within.
+	at := func(from, to int64, fence uint64) sight {
+		s := sight{From: from * ms, To: to * ms, Fences: map[string]uint64{"plain/2": 10}}
+		if fence != 0 {
+			s.Fences["plain/1"] = fence
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		seen []sight
+		want string
+	}{
+		"there":                 {[]sight{at(0, 1, 0), at(3, 4, 10), at(40, 50, 10), at(63, 64, 11)}, ""},
+		"gone":                  {[]sight{at(3, 4, 10), at(30, 31, 0), at(40, 41, 0)}, "believed 19ms longer than the server held it (now fence 0)"},
+		"another's":             {[]sight{at(3, 4, 10), at(49, 50, 11)}, "believed 0s longer than the server held it (now fence 11)"},
+		"gone before or after":  {[]sight{at(1, 3, 0), at(49, 51, 0), at(52, 53, 0)}, ""},
+		"gone in a look beside": {[]sight{at(1, 60, 0)}, ""},
+	} {
+		h := history{held: []heldLock{a, b}, seen: c.seen}
+		switch found := h.violations(); {
+		case c.want == "" && len(found) > 0:
+			t.Errorf("%s: found %v", name, found)
+		case c.want != "" && (len(found) != 1 || !strings.Contains(found[0].what, c.want)):
+			t.Errorf("%s: found %v, want %q", name, found, c.want)
+		}
+	}
 	found := (&history{held: []heldLock{a, b}, faults: []violation{{70 * ms, "late"}, {3, "early"}}}).violations()
 	if len(found) != 2 || found[0].what != "early" {
 		t.Errorf("complaints of a process: %v", found)
@@ -94,14 +122,14 @@ func TestChaosFindsBrokenRules(t *testing.T) {
 	h, counts := chaosRun(t, rig.Redis(t), nil, lasting, chaosConfig{Seed: 1, Broken: true})
 	found := map[string]int{}
 	for _, v := range h.violations() {
-		for _, what := range []string{"two believed by Err", "two believed by their contexts", "one fence twice"} {
+		for _, what := range []string{"two believed by Err", "two believed by their contexts", "one fence twice", "longer than the server held it"} {
 			if strings.Contains(v.what, what) {
 				found[what]++
 			}
 		}
 	}
 	t.Logf("found %v in %d and %d locks", found, counts[0].Held, counts[1].Held)
-	if len(found) != 3 {
+	if len(found) != 4 {
 		t.Errorf("not all was found out: %v", found)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -50,6 +51,7 @@ type chaosEvent struct {
 type history struct {
 	held   []heldLock
 	stalls []stall
+	seen   []sight // in order
 	faults []violation
 }
 
@@ -97,6 +99,7 @@ func (h *history) violations() []violation {
 		all = append(all, overlaps(name+": two believed by Err", locks, func(l heldLock) int64 { return l.Believed })...)
 		// A context is ended by a timer, which needs a running process.
 		all = append(all, overlaps(name+": two believed by their contexts", locks, h.alive)...)
+		all = append(all, h.unfounded(name, locks)...)
 	}
 	slices.SortFunc(all, func(a, b violation) int { return cmp.Compare(a.at, b.at) })
 	return all
@@ -141,6 +144,25 @@ func overlaps(what string, locks []heldLock, end func(heldLock) int64) (found []
 			}
 		}
 		open = append(open, b)
+	}
+	return found
+}
+
+// unfounded finds locks that were believed in while the server had no such key,
+// whether or not somebody else could have taken it just then.
+func (h *history) unfounded(name string, locks []heldLock) (found []violation) {
+	for _, l := range locks {
+		first := sort.Search(len(h.seen), func(i int) bool { return h.seen[i].From >= l.Returned })
+		for _, s := range h.seen[first:] {
+			if s.To > l.Believed {
+				break
+			}
+			if s.Fences[name] != l.Fence {
+				found = append(found, violation{s.From, fmt.Sprintf("%s: believed %v longer than the server held it (now fence %d)\n\t%+v", name,
+					time.Duration(l.Believed-s.To), s.Fences[name], l)})
+				break
+			}
+		}
 	}
 	return found
 }

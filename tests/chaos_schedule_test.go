@@ -86,13 +86,22 @@ func proxyLine(r *rand.Rand, proxy int, lasting time.Duration) (steps []step) {
 	for t := span(r, 200*time.Millisecond, time.Second); t < lasting; t += span(r, 100*time.Millisecond, 2*time.Second) {
 		d := rig.Direction(r.IntN(2))
 		length := span(r, 20*time.Millisecond, 600*time.Millisecond)
-		if r.IntN(4) == 0 { // longer than the leases
+		if r.IntN(3) == 0 { // longer than the leases
 			length = span(r, time.Second, 4*time.Second)
 		}
 		do := func(what deed, at time.Duration, d rig.Direction, f rig.Fault) {
 			steps = append(steps, step{At: at, What: what, Where: proxy, Dir: d, Fault: f})
 		}
-		switch k := r.IntN(12); k {
+		switch k := r.IntN(14); k {
+		case 12, 13:
+			// Answers come late, then none: who counts a lease from the answer
+			// believes too long.
+			do(setFault, t, rig.ToClient, rig.Fault{Delay: span(r, 200*time.Millisecond, 450*time.Millisecond)})
+			t += span(r, 500*time.Millisecond, 2*time.Second)
+			do(setFault, t, d, rig.Fault{Flow: rig.Flow(1 + r.IntN(2))})
+			t += span(r, time.Second, longestTTL*4/3)
+			do(setFault, t, d, rig.Fault{})
+			do(setFault, t, 1-d, rig.Fault{})
 		case 0, 1:
 			do(finish, t, d, rig.Fault{})
 		case 2, 3:

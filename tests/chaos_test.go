@@ -88,6 +88,10 @@ func chaos(t *testing.T, seed uint64, lasting time.Duration) {
 		}
 		t.Errorf("after %v: %s", time.Duration(v.at-begin).Round(time.Millisecond), v.what)
 	}
+	t.Logf("the server was looked at %d times", len(h.seen))
+	if len(h.seen) < 5*int(lasting/time.Second) {
+		t.Errorf("the server was looked at %d times only", len(h.seen))
+	}
 	for p, c := range counts {
 		t.Logf("process %d: %d locks, %d nested, %d stalls, %v", p, c.Held, c.Nested, c.Stalls, c.Ends)
 		for _, what := range c.Outstanding {
@@ -127,6 +131,7 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 	for _, p := range processes {
 		p.Expect("ready", patience)
 	}
+	eyes := observe(srv)
 	begin := time.Now()
 	down := false
 	for _, s := range steps {
@@ -182,6 +187,7 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 	for _, p := range processes {
 		p.Expect("worked", 3*patience)
 	}
+	h.seen = eyes.end(t)
 	// Whatever was locked is free at once, or one TTL later.
 	worked := time.Now()
 	if !cfg.Broken {
@@ -203,15 +209,16 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 			}
 		}
 	}
+	rig.Eventually(t, patience, "nobody is subscribed", func() bool {
+		return len(srv.Do("PUBSUB", "CHANNELS").([]any))+len(srv.Do("PUBSUB", "SHARDCHANNELS").([]any)) == 0
+	})
 	for i, p := range processes {
+		p.Send("close")
 		var c chaosCounts
 		if err := json.Unmarshal([]byte(p.Expect("rest", 3*patience)), &c); err != nil {
 			t.Fatal(err)
 		}
 		counts = append(counts, c)
-		if err := p.Wait(patience); err != nil {
-			t.Error(err) // a data race, for one
-		}
 		if err := h.read(files[i]); err != nil {
 			t.Fatal(err)
 		}
@@ -221,9 +228,10 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 		p.Cut() // what is half-open at the server's side
 	}
 	rig.Eventually(t, patience, "the server has as many connections as before", func() bool { return clients() <= before })
-	for _, kind := range []string{"CHANNELS", "SHARDCHANNELS"} {
-		if n := len(srv.Do("PUBSUB", kind).([]any)); n != 0 {
-			t.Errorf("%d %s are left", n, kind)
+	for _, p := range processes {
+		p.Send("end")
+		if err := p.Wait(patience); err != nil {
+			t.Error(err) // a data race, for one
 		}
 	}
 	return h, counts

@@ -28,16 +28,37 @@ type chaosConfig struct {
 const (
 	longestTTL   = 3 * time.Second
 	chaosWorkers = 20
+	chaosCampers = 6 // of them
 )
 
-// chaosResources have 50 keys together.
+// chaosResources have 50 keys together, and there are six that are camped on.
 var chaosResources = []struct {
 	tierlock.Resource
 	keys int
 }{
 	{tierlock.Resource{Name: "plain", TTL: 1500 * time.Millisecond}, 20},
 	{tierlock.Resource{Name: "shared", TTL: longestTTL, Reentrant: true}, 20},
-	{tierlock.Resource{Name: "kept", TTL: time.Second, MinHold: 300 * time.Millisecond}, 10},
+	{tierlock.Resource{Name: "kept", TTL: 1200 * time.Millisecond, MinHold: 300 * time.Millisecond}, 10},
+}
+
+type chaosName struct{ resource, key string }
+
+// campOf is what camper i of each process wants.
+func campOf(i int) chaosName {
+	return chaosName{chaosResources[i%len(chaosResources)].Name, fmt.Sprint("camp", i)}
+}
+
+// chaosNames are all locks that there are.
+func chaosNames() (names []chaosName) {
+	for _, res := range chaosResources {
+		for i := range res.keys {
+			names = append(names, chaosName{res.Name, fmt.Sprint(i)})
+		}
+	}
+	for i := range chaosCampers {
+		names = append(names, campOf(i))
+	}
+	return names
 }
 
 // chaosCounts is what a process has met.
@@ -49,19 +70,21 @@ type chaosCounts struct {
 	Outstanding []string // what the process failed to get back at the end
 }
 
-// chaosSide is a process under chaos: it works until told to stop, and then has
+// runChaos is a process under chaos: it works until told to stop, and then has
 // to come to rest. It writes:
 //
 //	ready      work has begun
-//	worked     no lock is held any more
+//	worked     no lock is held any more; it waits for a line
 //	rest       with the counts: all was closed, and the history written
+//
+// and ends at one more line.
 func runChaos(args []string) {
 	var cfg chaosConfig
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
 		die(err)
 	}
 	before := goleak.IgnoreCurrent()
-	c := &chaosSide{proc: cfg.Proc, counts: chaosCounts{Ends: map[string]int{}}}
+	c := &chaosSide{proc: cfg.Proc, stop: make(chan struct{}), counts: chaosCounts{Ends: map[string]int{}}}
 	beat := c.watchStalls()
 	store, err := openStore(cfg.Addr)
 	if err != nil {
@@ -78,16 +101,14 @@ func runChaos(args []string) {
 	if c.locker, err = tierlock.New(config(s, rs...)); err != nil {
 		die(err)
 	}
-	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range chaosWorkers {
 		r := rand.New(rand.NewPCG(cfg.Seed, uint64(1000*(cfg.Proc+1)+i)))
 		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
+			for !c.stopping() {
+				if i < chaosCampers {
+					c.camp(r, i)
+				} else {
 					c.round(r)
 				}
 			}
@@ -96,12 +117,13 @@ func runChaos(args []string) {
 	fmt.Println("ready")
 	orders := bufio.NewScanner(os.Stdin)
 	orders.Scan() // any line, or the end of the test
-	close(stop)
+	close(c.stop)
 	wg.Wait()
 	if !cfg.Broken {
 		c.lockAll()
 	}
 	fmt.Println("worked")
+	orders.Scan() // what it left in the server is looked at while it could go on
 
 	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
@@ -127,15 +149,26 @@ func runChaos(args []string) {
 		die(err)
 	}
 	fmt.Println("rest", string(line))
+	orders.Scan() // what it left behind is looked at while it lives
 }
 
 type chaosSide struct {
 	locker *tierlock.Locker
 	proc   int
+	stop   chan struct{} // closed when no more work is to begin
 
 	mu     sync.Mutex // guards what follows
 	events []chaosEvent
 	counts chaosCounts
+}
+
+func (c *chaosSide) stopping() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 func (c *chaosSide) note(e chaosEvent) {
@@ -189,6 +222,16 @@ func (c *chaosSide) watchStalls() chan struct{} {
 		}
 	}()
 	return stop
+}
+
+// camp takes a lock that camper i of the other process wants as well, and works
+// long: at every moment somebody waits for the first to lose it.
+func (c *chaosSide) camp(r *rand.Rand, i int) {
+	res := chaosResources[i%len(chaosResources)].Resource
+	h := &chaosHold{c: c, r: r, work: span(r, res.TTL/2, 4*res.TTL), res: res, heldLock: heldLock{
+		Proc: c.proc, Resource: res.Name, Key: campOf(i).key,
+	}}
+	h.lock(bg, tierlock.Wait(2*longestTTL))
 }
 
 // round takes one lock in one of the ways there are, works under it, and gives
@@ -269,7 +312,7 @@ func (h *chaosHold) locked(k *tierlock.Lock, err error) {
 	end := time.Now().Add(h.work)
 	lingers := h.r.IntN(3) == 0 // goes on although the lock is lost
 	nests := h.res.Reentrant && h.Holder == "" && h.r.IntN(3) == 0
-	for h.look(k.Err, k.Context()) || lingers {
+	for (h.look(k.Err, k.Context()) || lingers) && !h.c.stopping() {
 		switch left := time.Until(end); {
 		case left <= 0:
 		case h.r.IntN(50) == 0:
@@ -330,7 +373,7 @@ func (h *chaosHold) do(ctx context.Context, opts ...tierlock.Option) {
 	err := h.c.locker.Do(ctx, h.Resource, h.Key, func(ctx context.Context) error {
 		ran = true
 		h.given(tierlock.TokenFrom(ctx))
-		for end := time.Now().Add(h.work); h.look(nil, ctx) && time.Now().Before(end); {
+		for end := time.Now().Add(h.work); h.look(nil, ctx) && time.Now().Before(end) && !h.c.stopping(); {
 			time.Sleep(min(time.Until(end), span(h.r, time.Millisecond, 10*time.Millisecond)))
 		}
 		h.look(nil, ctx)
@@ -378,6 +421,8 @@ var documented = []struct {
 }
 
 func (h *chaosHold) refused(err error) {
+	// A store that is known to be down refuses at once.
+	defer time.Sleep(span(h.r, time.Millisecond, 30*time.Millisecond))
 	if h.c.count(err, "refused: ") == "" {
 		h.c.complain("%s/%s: Lock gave %v", h.Resource, h.Key, err)
 	}
@@ -418,18 +463,16 @@ func (c *chaosSide) count(err error, what string) (name string) {
 // with a hold that is over, and nothing may be left that goes on.
 func (c *chaosSide) lockAll() {
 	var wg sync.WaitGroup
-	for _, res := range chaosResources {
-		for i := range res.keys {
-			wg.Go(func() {
-				k, err := c.locker.Lock(bg, res.Name, fmt.Sprint(i), tierlock.Wait(patience))
-				if err == nil {
-					err = k.Unlock()
-				}
-				if err != nil {
-					c.outstanding("%s/%d at the end: %v", res.Name, i, err)
-				}
-			})
-		}
+	for _, name := range chaosNames() {
+		wg.Go(func() {
+			k, err := c.locker.Lock(bg, name.resource, name.key, tierlock.Wait(patience))
+			if err == nil {
+				err = k.Unlock()
+			}
+			if err != nil {
+				c.outstanding("%s/%s at the end: %v", name.resource, name.key, err)
+			}
+		})
 	}
 	wg.Wait()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

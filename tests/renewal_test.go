@@ -2,12 +2,6 @@ package tests_test
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"runtime"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,81 +108,4 @@ func TestMaxHold(t *testing.T) {
 	}
 	wantIs(t, "Unlock", k.Unlock(), tierlock.ErrLeaseExceeded)
 	mustUnlock(t, mustLock(t, l, "job", "k"))
-}
-
-// Scenario 16: a thousand holds taken at once, in a process that has one
-// processor and keeps it busy. None is lost in five TTLs.
-func TestStarvedProcessKeepsItsHolds(t *testing.T) {
-	t.Parallel()
-	const holds, lasting = 1000, 15 * time.Second
-	srv := rig.Redis(t)
-	p := rig.Spawn(t, "swarm", srv.Addr, strconv.Itoa(holds), lasting.String())
-	report := p.Expect("swarm:", lasting+2*time.Minute)
-	var kept, renewed int
-	if _, err := fmt.Sscanf(report, "kept %d renewed %d", &kept, &renewed); err != nil {
-		t.Fatalf("%q: %v", report, err)
-	}
-	if kept != holds {
-		t.Errorf("%d of %d holds were kept", kept, holds)
-	}
-	// One renewal each second and hold; a few seconds late would still do.
-	if want := holds * int(lasting/time.Second); renewed < want/2 || renewed > want*3/2 {
-		t.Errorf("%d renewals, want about %d", renewed, want)
-	}
-	if err := p.Wait(patience); err != nil {
-		t.Error(err)
-	}
-}
-
-// runSwarm holds many keys on one busy processor, and tells how many it kept.
-func runSwarm(args []string) {
-	runtime.GOMAXPROCS(1)
-	n, err := strconv.Atoi(args[1])
-	if err != nil {
-		die(err)
-	}
-	lasting, err := time.ParseDuration(args[2])
-	if err != nil {
-		die(err)
-	}
-	store, err := openStore(args[0])
-	if err != nil {
-		die(err)
-	}
-	var renewed atomic.Int64
-	cfg := config(store, tierlock.Resource{Name: "job", TTL: 3 * time.Second, Wait: patience})
-	cfg.Observer.Renewed = func(tierlock.RenewedEvent) { renewed.Add(1) }
-	cfg.Observer.Lost = func(e tierlock.LostEvent) { fmt.Fprintln(os.Stderr, e.Err) }
-	l, err := tierlock.New(cfg)
-	if err != nil {
-		die(err)
-	}
-	go func() {
-		for x := 0; ; x++ {
-			if x < 0 {
-				panic(x) // so that the loop is not removed
-			}
-		}
-	}()
-	locks := make([]*tierlock.Lock, n)
-	var wg sync.WaitGroup
-	for i := range locks {
-		wg.Go(func() {
-			k, err := l.Lock(bg, "job", strconv.Itoa(i), tierlock.UntilDone())
-			if err != nil {
-				die(err)
-			}
-			locks[i] = k
-		})
-	}
-	wg.Wait()
-	time.Sleep(lasting)
-	counted := renewed.Load()
-	kept := 0
-	for _, k := range locks {
-		if k.Err() == nil {
-			kept++
-		}
-	}
-	fmt.Printf("swarm: kept %d renewed %d\n", kept, counted)
 }
