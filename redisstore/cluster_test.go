@@ -276,3 +276,60 @@ func TestWatchWithoutAMaster(t *testing.T) {
 	w2 := eventuallyWatch(t, s, keys[1])
 	wantPush(t, s, w2, keys[1])
 }
+
+// A slot that nobody serves is no business of the other watches at the node that
+// served it.
+func TestWatchInASlotThatNobodyServes(t *testing.T) {
+	rig.NoLeak(t)
+	c := rig.StartCluster(t, false)
+	s := openCluster(t, c)
+	good := watch(t, s, keysOn(t, c, c.Nodes[0])[0])
+	bad := ""
+	for n := 1000; bad == ""; n++ {
+		if key := fmt.Sprint("key-", n); c.OwnerOf(keyOf(key)) == c.Nodes[0] {
+			bad = key
+		}
+	}
+	slot := fmt.Sprint(c.Slot(keyOf(bad)))
+	for _, n := range c.Nodes {
+		n.Do("CLUSTER", "DELSLOTS", slot)
+	}
+	for range 5 {
+		_, err := s.Watch(background, name(bad))
+		wantClass(t, "watch in a slot that nobody serves", err, tierlock.ErrUnavailable)
+		time.Sleep(50 * time.Millisecond)
+	}
+	if signalledNow(good) {
+		t.Error("another watch of the node was subscribed anew")
+	}
+	c.Nodes[0].Do("CLUSTER", "ADDSLOTS", slot)
+	c.Healthy()
+	w := eventuallyWatch(t, s, bad)
+	rig.Eventually(t, 10*time.Second, "the store works", func() bool {
+		_, err := s.Acquire(background, ask(bad, "probe", time.Second))
+		return err == nil
+	})
+	mustRelease(t, s, drop(bad, "probe"), tierlock.LeaseOwned)
+	wantPush(t, s, w, bad)
+}
+
+// Part names the node that serves a lock. It may be out of date, until a call
+// fails.
+func TestPart(t *testing.T) {
+	rig.NoLeak(t)
+	c := rig.StartCluster(t, false)
+	s := openCluster(t, c)
+	keys := keysOn(t, c, c.Nodes...)
+	for i, n := range c.Nodes {
+		rig.Eventually(t, 5*time.Second, "the part is known", func() bool { return s.Part(name(keys[i])) == n.Addr })
+	}
+	c.Move(keyOf(keys[0]), c.Nodes[1])
+	c.Nodes[2].Kill()
+	rig.Eventually(t, 5*time.Second, "the slot's new node is known", func() bool {
+		_, err := s.Inspect(background, name(keys[2]))
+		return err != nil && s.Part(name(keys[0])) == c.Nodes[1].Addr
+	})
+	if part := open(t, rig.Redis(t).Addr).Part(name("k")); part != "" {
+		t.Errorf("one server has the part %q", part)
+	}
+}
