@@ -63,10 +63,13 @@ func keysOn(t testing.TB, c *rig.Cluster, nodes ...*rig.RedisServer) []string {
 	return keys
 }
 
+// The tests here run in parallel: goroutines that they leave are found by
+// rig.Main, in the end.
+
 // A watch is subscribed to at the node that serves its lock, and follows the
 // lock's slot: the server ends the subscription there without being asked.
 func TestWatchFollowsItsSlot(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s, other := openCluster(t, c), openCluster(t, c)
 	keys := keysOn(t, c, c.Nodes...)
@@ -129,7 +132,7 @@ func TestWatchFollowsItsSlot(t *testing.T) {
 // A slot that comes back before the watch is gone, watched and closed over and
 // over: what the server ended and what we ended are not mixed up.
 func TestWatchesWhileASlotMoves(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s, other := openCluster(t, c), openCluster(t, c)
 	key := keysOn(t, c, c.Nodes[0])[0]
@@ -187,6 +190,7 @@ func TestWatchesWhileASlotMoves(t *testing.T) {
 // Scenario 57 on a Cluster: the master of a watched lock dies, or falls silent,
 // and its replica takes over.
 func TestWatchOutlivesItsMaster(t *testing.T) {
+	t.Parallel()
 	for _, lose := range []struct {
 		name string
 		f    func(*rig.RedisServer)
@@ -236,7 +240,7 @@ func TestWatchOutlivesItsMaster(t *testing.T) {
 // Where no node serves the lock, or none at all is there, Watch does not keep
 // its caller waiting, and works again by itself.
 func TestWatchWithoutAMaster(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s := openCluster(t, c)
 	keys := keysOn(t, c, c.Nodes...)
@@ -280,7 +284,7 @@ func TestWatchWithoutAMaster(t *testing.T) {
 // A slot that nobody serves is no business of the other watches at the node that
 // served it.
 func TestWatchInASlotThatNobodyServes(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s := openCluster(t, c)
 	good := watch(t, s, keysOn(t, c, c.Nodes[0])[0])
@@ -316,7 +320,7 @@ func TestWatchInASlotThatNobodyServes(t *testing.T) {
 // Part names the node that serves a lock. It may be out of date, until a call
 // fails.
 func TestPart(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s := openCluster(t, c)
 	keys := keysOn(t, c, c.Nodes...)

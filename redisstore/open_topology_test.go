@@ -14,6 +14,7 @@ import (
 // Scenarios 4 and 70: a Sentinel deployment or a Cluster that is not there, or
 // only in part, when the store is opened.
 func TestOpenTopologies(t *testing.T) {
+	t.Parallel()
 	for _, where := range []struct {
 		name  string
 		start func(testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption)

@@ -15,6 +15,7 @@ import (
 // within seconds, whatever the client itself looks at, and the watch is live at
 // the new primary.
 func TestWatchFollowsThePrimary(t *testing.T) {
+	t.Parallel()
 	unwatchful := func(o *rueidis.ClientOption) {
 		o.Dialer.KeepAlive = time.Hour // the client does not ask whether the server is there
 	}

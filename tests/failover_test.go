@@ -159,7 +159,6 @@ func TestFailoverLosesWrites(t *testing.T) {
 	}
 	mustUnlock(t, second)
 	old.Start()
-	d.healthy()
 	d.leavesNothing(t, ls, ws)
 }
 
