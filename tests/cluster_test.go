@@ -106,6 +106,21 @@ func TestMasterAway(t *testing.T) {
 			// Their renewals are due at the same time.
 			kept, lost := mustLock(t, ls[0], "load", there[1]), mustLock(t, ls[0], "load", here[3])
 			lose.away(c.Nodes[1])
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for {
+					at := time.Now() // before the look at the lock
+					if lost.Err() != nil {
+						return
+					}
+					if end := ws[0].believableUntil(lost.Token().Lease, loadTTL); at.After(end) {
+						t.Errorf("belief %v after its end", at.Sub(end))
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}()
 			slow := 0
 			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 				for _, key := range here[:3] {
@@ -128,6 +143,7 @@ func TestMasterAway(t *testing.T) {
 			if slow > 10 {
 				t.Errorf("%d calls took their time", slow)
 			}
+			<-ended
 			if err := kept.Err(); err != nil {
 				t.Errorf("a hold of another master: %v", err)
 			}
