@@ -1,5 +1,5 @@
 # For people in a checkout. .ci/run does the same without make.
-.PHONY: test demo deps lint ci
+.PHONY: test demo bench deps lint ci
 
 # Every module's tests, on real servers.
 test: deps
@@ -8,6 +8,10 @@ test: deps
 # A tour that needs nothing but Go.
 demo:
 	cd examples && GOWORK=off go run ./quickstart
+
+# Against other libraries, some ten minutes; bench/README.md has the options.
+bench: deps
+	cd bench && GOWORK=off go run .
 
 # What the tests need besides Go.
 deps:

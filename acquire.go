@@ -38,7 +38,7 @@ func (r *ResourceHandle) lock(ctx context.Context, key string, opts []Option, tr
 	if err != nil {
 		return nil, err
 	}
-	if n.wants(slog.LevelDebug) {
+	if n.wants(slog.LevelDebug, a.start) {
 		n.say(slog.LevelDebug, "tierlock: locked", k.Token(), slog.Duration("waited", time.Since(a.start)))
 	}
 	return k, nil
@@ -52,9 +52,10 @@ type acquisition struct {
 	name     Name
 	call     call
 	start    time.Time
-	place    *place
-	token    Token // the lease id is one for all attempts: that makes them idempotent
-	latency  time.Duration
+	// hold is what becomes of it. Its place is the one in the line; its token's
+	// lease id is one for all attempts: that makes them idempotent.
+	hold    *hold
+	latency time.Duration
 
 	timer  *time.Timer // over the wait; made when there is first something to wait for
 	held   bool        // a store, or a hold in this process, said so during this wait
@@ -74,13 +75,13 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 	l := a.locker
 	// Counted before the look at closing, so that Close waits for what this
 	// call may leave to be undone.
-	l.calls.add(a)
-	defer l.calls.remove(a)
+	l.calls.begin()
+	defer l.calls.end()
 	if a.isClosing() {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
-	if !a.call.untilDone && l.store.part(a.name).breaker.Wait(time.Now()) > 0 {
+	if !a.call.untilDone && l.store.part(a.name).breaker.Wait(a.start) > 0 {
 		return nil, a.refusal(a.downError())
 	}
 	defer func() {
@@ -88,13 +89,14 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 			a.timer.Stop()
 		}
 	}()
-	a.place = l.lines.enter(a.name, a.call.holder)
+	a.hold = &hold{locker: l, resource: a.resource, name: a.name, explicit: a.call.holder != ""}
+	l.lines.enter(&a.hold.place, a.name, a.call.holder, a.start)
 	defer func() {
 		if k == nil {
-			a.place.leave()
+			a.hold.place.leave()
 		}
 	}()
-	if !a.place.active() {
+	if !a.hold.place.active() {
 		if err := a.queue(ctx); err != nil {
 			return nil, a.refusal(err)
 		}
@@ -130,14 +132,14 @@ func (a *acquisition) queue(ctx context.Context) error {
 		changed := l.store.changed() // before the look at it
 		var told <-chan struct{}
 		if l.store.part(a.name).breaker.Open() && !a.call.untilDone {
-			k := a.place.knows()
+			k := a.hold.place.knows()
 			if !k.active && !k.held {
 				return a.downError()
 			}
 			told = k.change
 		}
 		select {
-		case <-a.place.turn:
+		case <-a.hold.place.turn:
 			return nil
 		case <-changed:
 		case <-told:
@@ -153,7 +155,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 
 // learn takes over what the contender in front has been told meanwhile.
 func (a *acquisition) learn() knowledge {
-	k := a.place.knows()
+	k := a.hold.place.knows()
 	a.held, a.holder = k.held, k.holder
 	if k.failed != nil {
 		a.failed = k.failed
@@ -177,7 +179,7 @@ func (a *acquisition) ask(ctx context.Context) error {
 			return errWaitOver
 		}
 		select {
-		case <-a.place.turn:
+		case <-a.hold.place.turn:
 			return nil
 		case <-k.change:
 		case <-ctx.Done():
@@ -237,8 +239,8 @@ func (a *acquisition) undo() {
 		return
 	}
 	a.locker.undo.add(undoTask{
-		req:     ReleaseRequest{Name: a.name, Lease: a.token.Lease, Explicit: a.call.holder != ""},
-		token:   a.token,
+		req:     ReleaseRequest{Name: a.name, Lease: a.hold.token.Lease, Explicit: a.hold.explicit},
+		token:   a.hold.token,
 		settled: a.settled,
 		until:   a.settled.Add(a.call.ttl),
 		refused: a.refusedOnly,

@@ -75,52 +75,43 @@ func (l *Locker) Close(ctx context.Context) error {
 	return l.closeOK
 }
 
-// activity is a set of what goes on, so that Close can wait for its end.
-type activity[T comparable] struct {
+// activity counts what goes on, so that Close can wait for its end.
+type activity struct {
 	mu   sync.Mutex
-	m    map[T]struct{}
-	wait chan struct{} // closed when m is empty; made by who waits
+	n    int
+	wait chan struct{} // closed when n is 0; made by who waits
 }
 
-func (a *activity[T]) add(x T) {
+func (a *activity) begin() {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.m == nil {
-		a.m = make(map[T]struct{})
-	}
-	a.m[x] = struct{}{}
+	a.n++
+	a.mu.Unlock()
 }
 
-func (a *activity[T]) remove(x T) {
+func (a *activity) end() {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.m, x)
-	if len(a.m) == 0 && a.wait != nil {
+	a.endLocked()
+	a.mu.Unlock()
+}
+
+func (a *activity) endLocked() {
+	a.n--
+	if a.n == 0 && a.wait != nil {
 		close(a.wait)
 		a.wait = nil
 	}
 }
 
-func (a *activity[T]) count() int {
+func (a *activity) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.m)
+	return a.n
 }
 
-func (a *activity[T]) all() []T {
+// none waits until nothing goes on, at most until ctx ends.
+func (a *activity) none(ctx context.Context) bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	xs := make([]T, 0, len(a.m))
-	for x := range a.m {
-		xs = append(xs, x)
-	}
-	return xs
-}
-
-// none waits until the set is empty, at most until ctx ends.
-func (a *activity[T]) none(ctx context.Context) bool {
-	a.mu.Lock()
-	if len(a.m) == 0 {
+	if a.n == 0 {
 		a.mu.Unlock()
 		return true
 	}
@@ -135,4 +126,46 @@ func (a *activity[T]) none(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// holdSet is the holds of a Locker, in a list through hold.next and hold.prev.
+type holdSet struct {
+	activity
+	first *hold // guarded by activity.mu
+}
+
+func (s *holdSet) add(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	if h.next = s.first; h.next != nil {
+		h.next.prev = h
+	}
+	s.first = h
+}
+
+// remove is for a hold that was added, once.
+func (s *holdSet) remove(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		s.first = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	h.next, h.prev = nil, nil
+	s.endLocked()
+}
+
+func (s *holdSet) all() []*hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*hold, 0, s.n)
+	for h := s.first; h != nil; h = h.next {
+		all = append(all, h)
+	}
+	return all
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tierlock/tierlock/internal/bound"
 	"github.com/tierlock/tierlock/watchdog"
 )
 
@@ -41,15 +42,16 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 	l := a.locker
 	read := false // look before the next attempt
 	for {
-		if err := a.stopped(ctx); err != nil {
+		now := time.Now()
+		if err := a.stopped(ctx, now); err != nil {
 			return nil, err
 		}
-		if part := l.store.part(a.name); !part.breaker.Allow(time.Now()) { // it may be another by now
+		if part := l.store.part(a.name); !part.breaker.Allow(now) { // it may be another by now
 			if !a.patient() {
 				return nil, a.downError()
 			}
 			changed := l.store.changed()
-			wait := jitter(retryMin, retryMax) + part.breaker.Wait(time.Now())
+			wait := jitter(retryMin, retryMax) + part.breaker.Wait(now)
 			if err := a.pause(ctx, wait, changed); err != nil && err != errSignal {
 				return nil, err
 			}
@@ -58,14 +60,14 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 		var left time.Duration
 		var err error
 		if read {
-			left, err = a.read(ctx)
+			left, err = a.read(ctx, now)
 			if err == nil && left == 0 {
 				read = false
 				continue
 			}
 		} else {
 			var k *Lock
-			if k, left, err = a.attempt(ctx); k != nil {
+			if k, left, err = a.attempt(ctx, now); k != nil {
 				return k, nil
 			}
 		}
@@ -108,35 +110,36 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 	}
 }
 
-// attempt asks for the lease once.
-func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration, err error) {
-	l := a.locker
-	if a.token.Lease == "" {
-		a.token = l.newToken(a.name, a.call, a.resource.cfg)
+// attempt asks for the lease once, at now: belief is counted from there, before
+// the request is sent.
+func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left time.Duration, err error) {
+	l, token := a.locker, &a.hold.token
+	sent := watchdog.At(now)
+	if token.Lease == "" {
+		*token = l.newToken(a.name, a.call, a.resource.cfg)
 	}
 	ttl := a.call.ttl
 	margin := watchdog.Margin(ttl)
 	budget := a.fullBudget()
-	if left, bounded := a.waitLeft(); bounded {
+	if left, bounded := a.waitLeft(now); bounded {
 		budget = min(budget, max(left, time.Millisecond))
 	}
-	a.token.ClientTime = time.Now().Truncate(time.Microsecond)
-	callCtx, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
-	// Belief is counted from here: before the request is sent.
-	sent, sentAt := watchdog.Now(), time.Now()
+	token.ClientTime = now.Truncate(time.Microsecond)
+	callCtx := bound.By(ctx, now.Add(budget))
+	defer callCtx.End()
 	res, err := l.store.Acquire(callCtx, AcquireRequest{Name: a.name, TTL: ttl, Budget: min(budget, margin/2),
-		Token: a.token, Explicit: a.call.holder != ""})
-	a.latency = time.Since(sentAt)
+		Token: *token, Explicit: a.hold.explicit})
+	answered := time.Now()
+	a.latency = answered.Sub(now)
 	switch {
 	case err == nil && res.Granted:
 		l.report(l.store.part(a.name), nil)
-		k, err = a.grant(ctx, sent, res)
+		k, err = a.grant(ctx, sent, answered, res)
 		return k, 0, err
 	case err == nil:
 		l.report(l.store.part(a.name), nil)
 		a.held, a.holder, a.failed = true, res.Token, nil
-		a.place.answer(true, res.Token, nil)
+		a.hold.place.answer(true, res.Token, nil)
 		return nil, res.Left, nil
 	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured):
 		// Answers, too: the store is up. Late means that nothing was changed;
@@ -151,13 +154,13 @@ func (a *acquisition) attempt(ctx context.Context) (k *Lock, left time.Duration,
 		a.settled = laterOf(a.settled, time.Now().Add(2*budget+50*time.Millisecond))
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			if ctx.Err() == nil && budget >= a.fullBudget() {
-				a.place.answer(false, Token{}, nil) // a short lease: what was known is no longer sure
+				a.hold.place.answer(false, Token{}, nil) // a short lease: what was known is no longer sure
 			}
 			return nil, 0, err
 		}
 		l.report(l.store.part(a.name), err)
 	}
-	a.place.answer(false, Token{}, err)
+	a.hold.place.answer(false, Token{}, err)
 	return nil, 0, err
 }
 
@@ -179,21 +182,20 @@ func (a *acquisition) fullBudget() time.Duration {
 
 // grant makes the hold of a granted lease, unless it comes too late for
 // anybody to want it.
-func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, res AcquireResult) (*Lock, error) {
-	l, r := a.locker, a.resource
-	if watchdog.Since(sent) >= a.call.ttl-watchdog.Margin(a.call.ttl) {
+func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered time.Time, res AcquireResult) (*Lock, error) {
+	l, r, h := a.locker, a.resource, a.hold
+	if watchdog.At(answered).Sub(sent) >= a.call.ttl-watchdog.Margin(a.call.ttl) {
 		// Nobody may believe in it any more. The place is kept: the next
 		// attempt, with the same lease, makes a new lease of it.
 		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		return nil, errLateGrant
 	}
-	h := &hold{locker: l, resource: r, name: a.name, token: res.Token, explicit: a.call.holder != "",
-		place: a.place, sent: sent, settled: a.settled}
+	h.token, h.sent, h.settled = res.Token, sent, a.settled
 	k, err := h.open(ctx, 0)
 	if err != nil {
 		return nil, err // cannot be: nobody else knows the hold
 	}
-	a.place.hold(h.token)
+	h.place.hold(&h.token, answered)
 	l.holds.add(h)
 	if n := r.holds.Add(1); r.cfg.MaxHolds > 0 && n > int64(r.cfg.MaxHolds) {
 		emit(l.notify, l.cfg.Observer.TooManyHolds, TooManyHoldsEvent{Labels: l.notify.labels(h.token),
@@ -262,32 +264,32 @@ func (a *acquisition) downError() error {
 }
 
 // read looks whether the key is free: then it gives 0, else a positive time.
-func (a *acquisition) read(ctx context.Context) (time.Duration, error) {
+func (a *acquisition) read(ctx context.Context, now time.Time) (time.Duration, error) {
 	l := a.locker
 	budget := l.cfg.CallTimeout
-	if left, bounded := a.waitLeft(); bounded {
+	if left, bounded := a.waitLeft(now); bounded {
 		budget = min(budget, left)
 	}
-	callCtx, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
+	callCtx := bound.By(ctx, now.Add(budget))
+	defer callCtx.End()
 	rec, err := l.store.Inspect(callCtx, a.name)
 	if err != nil {
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			return 0, err
 		}
 		l.report(l.store.part(a.name), err)
-		a.place.answer(false, Token{}, err)
+		a.hold.place.answer(false, Token{}, err)
 		return 0, err
 	}
 	l.report(l.store.part(a.name), nil)
-	if !rec.Held || rec.Token.Lease == a.token.Lease {
+	if !rec.Held || rec.Token.Lease == a.hold.token.Lease {
 		return 0, nil // free, or ours by a grant whose answer was lost
 	}
 	if a.call.holder != "" && rec.Token.Holder == a.call.holder {
 		return 0, nil // perhaps to be entered: only an attempt tells
 	}
 	a.held, a.holder, a.failed = true, rec.Token, nil
-	a.place.answer(true, rec.Token, nil)
+	a.hold.place.answer(true, rec.Token, nil)
 	return max(rec.Left, time.Millisecond), nil
 }
 
@@ -297,13 +299,13 @@ func (a *acquisition) watch(ctx context.Context) Watch {
 	if !ok {
 		return nil
 	}
-	budget := a.locker.cfg.CallTimeout
-	if left, bounded := a.waitLeft(); bounded {
+	now, budget := time.Now(), a.locker.cfg.CallTimeout
+	if left, bounded := a.waitLeft(now); bounded {
 		budget = min(budget, left)
 	}
-	ctx, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
-	watch, err := w.Watch(ctx, a.name)
+	callCtx := bound.By(ctx, now.Add(budget))
+	defer callCtx.End()
+	watch, err := w.Watch(callCtx, a.name)
 	if err != nil {
 		return nil // polling serves
 	}
@@ -334,33 +336,33 @@ func (a *acquisition) pause(ctx context.Context, d time.Duration, signal <-chan 
 // waitOver is ready when the wait is over; it never is for a call that waits
 // until its context ends.
 func (a *acquisition) waitOver() <-chan time.Time {
-	left, bounded := a.waitLeft()
-	if !bounded || a.call.noWait {
-		return nil
-	}
 	if a.timer == nil {
+		left, bounded := a.waitLeft(time.Now())
+		if !bounded {
+			return nil
+		}
 		a.timer = time.NewTimer(left)
 	}
 	return a.timer.C
 }
 
-// waitLeft is what is left of the wait. A call that does not wait has no such
+// waitLeft is what is left of the wait at now. A call that does not wait has no such
 // bound: its one attempt has the store's.
-func (a *acquisition) waitLeft() (time.Duration, bool) {
+func (a *acquisition) waitLeft(now time.Time) (time.Duration, bool) {
 	if a.call.untilDone || a.call.noWait {
 		return 0, false
 	}
-	return a.call.wait - time.Since(a.start), true
+	return a.call.wait - now.Sub(a.start), true
 }
 
-func (a *acquisition) stopped(ctx context.Context) error {
+func (a *acquisition) stopped(ctx context.Context, now time.Time) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
 	if a.isClosing() {
 		return ErrClosed
 	}
-	if left, bounded := a.waitLeft(); bounded && left <= 0 {
+	if left, bounded := a.waitLeft(now); bounded && left <= 0 {
 		return errWaitOver
 	}
 	return nil

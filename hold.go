@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tierlock/tierlock/internal/bound"
 	"github.com/tierlock/tierlock/watchdog"
 )
 
@@ -21,11 +22,13 @@ type hold struct {
 	locker   *Locker
 	resource *ResourceHandle
 	name     Name
-	token    Token
+	token    Token // does not change once the lease is granted
 	explicit bool
-	place    *place
+	place    place
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
+
+	next, prev *hold // in Locker.holds
 
 	unanswered atomic.Bool // a renewal was not answered
 
@@ -35,6 +38,11 @@ type hold struct {
 	live      int   // handles whose caller's context has not ended
 	releasing bool  // the last handle was unlocked; nobody may enter any more
 	cause     error // why the hold ended; nil before
+
+	// The first handle and the room for a list of it alone: most holds have no
+	// other, and need no allocations for them.
+	lock  Lock
+	alone [1]*Lock
 }
 
 // open adds a handle for a caller with that context. limit bounds the handle
@@ -43,10 +51,17 @@ type hold struct {
 // more: to enter it would be to lose it soon.
 func (h *hold) open(ctx context.Context, limit time.Duration) (*Lock, error) {
 	base, cancel := context.WithCancelCause(ctx)
-	k := &Lock{hold: h, cancel: cancel, outer: lockOf(ctx), live: true}
-	k.ctx = &lockContext{Context: base, lock: k}
+	outer := lockOf(ctx) // the caller's code, perhaps: not under the mutex
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	k := &h.lock
+	if k.hold != nil {
+		k = new(Lock)
+	} else {
+		h.handles = h.alone[:0]
+	}
+	k.hold, k.cancel, k.outer, k.live = h, cancel, outer, true
+	k.ctx = lockContext{Context: base, lock: k}
 	switch {
 	case h.releasing || h.cause != nil:
 		cancel(ErrReleased)
@@ -114,21 +129,21 @@ func (h *hold) unlock(k *Lock) error {
 	}
 	h.mu.Unlock()
 
-	var bound error
+	var exceeded error
 	if k.exceeded.Load() {
-		bound = h.exceededError(0)
+		exceeded = h.exceededError(0)
 	}
 	if last {
 		// The context ends before the key is given up: nobody believes in a
 		// lock that another may have.
 		h.finalCause(k)
-		return h.release(bound)
+		return h.release(exceeded)
 	}
 	k.cancel(ErrReleased)
 	if err := h.lossOnly(); err != nil {
 		return err
 	}
-	return bound
+	return exceeded
 }
 
 // finalCause ends the last handle's context: with the loss, if there was one
@@ -142,16 +157,17 @@ func (h *hold) finalCause(k *Lock) {
 }
 
 // release stops the renewal and gives the key up. Only the last unlock calls
-// it; its own bound's error is the result where there is no other.
-func (h *hold) release(bound error) error {
+// it; exceeded, the error of its own bound, is the result where there is no other.
+func (h *hold) release(exceeded error) error {
 	l := h.locker
 	// First stop, then release: nothing renews after a release. The wait is
 	// for a renewal in flight. One that outlasts it does no harm: a store
 	// renews only what still carries the lease.
 	// One limit for both: the wait ends with that renewal's own CallTimeout.
-	ctx, cancel := context.WithTimeout(context.Background(), 2*l.cfg.CallTimeout)
-	defer cancel()
-	left, stopped := h.lease.Left(), watchdog.Now()
+	now := time.Now()
+	ctx := bound.By(context.Background(), now.Add(2*l.cfg.CallTimeout))
+	defer ctx.End()
+	left, stopped := h.lease.Left(), watchdog.At(now)
 	end, over := h.lease.Stop(ctx)
 	var loss error
 	if over {
@@ -160,11 +176,10 @@ func (h *hold) release(bound error) error {
 	}
 
 	sent := time.Now()
-	keepUntil := sent.Add(h.keep())
-	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep()}
+	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
 	state, err := l.store.Release(ctx, req)
 	l.report(l.store.part(h.name), err)
-	latency := time.Since(sent)
+	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
 		// what is kept.
@@ -174,17 +189,17 @@ func (h *hold) release(bound error) error {
 		// Not confirmed; or an earlier attempt of this acquisition, whose
 		// answer was lost, may still be executed and grant the lease anew.
 		// The lease may have its whole TTL by a renewal sent just before.
-		l.undo.add(undoTask{req: req, token: h.token, keepUntil: keepUntil, settled: laterOf(sent, h.settled),
+		l.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
 			until: laterOf(sent, h.settled).Add(h.token.TTL + l.cfg.CallTimeout)})
 	}
 	switch {
 	case err != nil:
-		if loss == nil && bound != nil {
-			err = fmt.Errorf("%w; release not confirmed: %v", bound, err)
+		if loss == nil && exceeded != nil {
+			err = fmt.Errorf("%w; release not confirmed: %v", exceeded, err)
 		} else if loss == nil {
 			err = fmt.Errorf("tierlock: unlock %s: release not confirmed: %w", h.token, err)
 		}
-	case loss == nil && state != LeaseOwned && watchdog.Since(stopped) < left:
+	case loss == nil && state != LeaseOwned && watchdog.At(answered).Sub(stopped) < left:
 		// By our clock the lease still ran when this answer came: the store
 		// lost it, or somebody deleted it. (Later it may just have expired
 		// while the release was under way, after an intact hold.)
@@ -197,23 +212,25 @@ func (h *hold) release(bound error) error {
 		h.finish(ErrReleased)
 	}
 	if err == nil {
-		err = bound
+		err = exceeded
 	}
-	held := watchdog.Since(h.sent)
-	if l.notify.wants(slog.LevelDebug) {
+	held := watchdog.At(answered).Sub(h.sent)
+	if l.notify.wants(slog.LevelDebug, answered) {
 		l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
 	}
-	emit(l.notify, l.cfg.Observer.Released, ReleasedEvent{Labels: l.notify.labels(h.token), At: time.Now(),
-		Token: h.token, Held: held, Latency: latency, Err: err})
+	if f := l.cfg.Observer.Released; f != nil {
+		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: answered,
+			Token: h.token, Held: held, Latency: answered.Sub(sent), Err: err})
+	}
 	return err
 }
 
 // keep is what MinHold leaves of the key's life now.
-func (h *hold) keep() time.Duration {
+func (h *hold) keep(now time.Time) time.Duration {
 	if h.resource.cfg.MinHold == 0 {
 		return 0
 	}
-	return max(0, h.resource.cfg.MinHold-watchdog.Since(h.sent))
+	return max(0, h.resource.cfg.MinHold-watchdog.At(now).Sub(h.sent))
 }
 
 // finish ends the hold for a cause, once; later calls do nothing. All handles'
@@ -226,7 +243,10 @@ func (h *hold) finish(cause error) {
 		return
 	}
 	h.cause = cause
-	handles := slices.Clone(h.handles)
+	var handles []*Lock
+	if len(h.handles) > 0 { // else the last one was unlocked, and has ended
+		handles = slices.Clone(h.handles)
+	}
 	h.mu.Unlock()
 	for _, k := range handles {
 		k.cancel(cause)
@@ -234,6 +254,9 @@ func (h *hold) finish(cause error) {
 	h.place.leave()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
+	if cause == ErrReleased {
+		return
+	}
 
 	n := h.locker.notify
 	o := &h.locker.cfg.Observer

@@ -1,7 +1,6 @@
 package tierlock
 
 import (
-	"container/list"
 	"hash/maphash"
 	"sync"
 	"time"
@@ -44,13 +43,14 @@ type line struct {
 	active   int
 	holds    int
 	explicit string // of the latest hold in this process, "" if anonymous
-	holder   Token  // of the latest hold in this process
-	queue    list.List
+	holder   *Token // of the latest hold in this process
+	// The queue, linked by next and prev.
+	first, last *place
 
 	// What the store said to the present contender, and to those who
 	// stood in line behind it.
 	heldAt   time.Time // last time that the key was known to be held
-	held     Token     // by whom, as far as known
+	held     *Token    // by whom, as far as known; never nil where answered
 	answered bool      // the present contender was told "held" last
 	failed   error     // the store's last failure since then
 	change   chan struct{}
@@ -73,15 +73,16 @@ type place struct {
 	explicit string
 	since    time.Time
 	turn     chan struct{} // closed when the place becomes active
-	elem     *list.Element
 	state    placeState
+
+	next, prev *place // while queued
 }
 
-// enter gives the caller a place: an active one if the line is free for it,
+// enter gives the caller that place: an active one if the line is free for it,
 // else the last in the queue.
-func (ls *lines) enter(name Name, explicit string) *place {
+func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) {
 	s := ls.shard(name)
-	p := &place{shard: s, name: name, explicit: explicit, since: time.Now()}
+	p.shard, p.name, p.explicit, p.since = s, name, explicit, now
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ln := s.m[name]
@@ -90,13 +91,35 @@ func (ls *lines) enter(name Name, explicit string) *place {
 		s.m[name] = ln
 	}
 	p.line = ln
-	if ln.active == 0 && ln.queue.Len() == 0 || ln.joinableLocked(explicit) {
+	if ln.active == 0 && ln.first == nil || ln.joinableLocked(explicit) {
 		ln.activateLocked(p)
-		return p
+		return
 	}
 	p.turn = make(chan struct{})
-	p.elem = ln.queue.PushBack(p)
-	return p
+	ln.pushLocked(p)
+}
+
+func (ln *line) pushLocked(p *place) {
+	if p.prev = ln.last; p.prev != nil {
+		p.prev.next = p
+	} else {
+		ln.first = p
+	}
+	ln.last = p
+}
+
+func (ln *line) removeLocked(p *place) {
+	if p.prev != nil {
+		p.prev.next = p.next
+	} else {
+		ln.first = p.next
+	}
+	if p.next != nil {
+		p.next.prev = p.prev
+	} else {
+		ln.last = p.prev
+	}
+	p.next, p.prev = nil, nil
 }
 
 func (ln *line) joinableLocked(explicit string) bool {
@@ -111,20 +134,18 @@ func (ln *line) joinableLocked(explicit string) bool {
 
 // joinLocked lets those in the queue go on who may enter the present hold.
 func (ln *line) joinLocked() {
-	for e := ln.queue.Front(); e != nil; {
-		next := e.Next()
-		if q := e.Value.(*place); ln.joinableLocked(q.explicit) {
+	for q := ln.first; q != nil; {
+		next := q.next
+		if ln.joinableLocked(q.explicit) {
+			ln.removeLocked(q)
 			ln.activateLocked(q)
 		}
-		e = next
+		q = next
 	}
 }
 
+// activateLocked is for places that are not in the queue.
 func (ln *line) activateLocked(p *place) {
-	if p.elem != nil {
-		ln.queue.Remove(p.elem)
-		p.elem = nil
-	}
 	if ln.active == 0 {
 		ln.answered, ln.failed = false, nil
 	}
@@ -158,22 +179,22 @@ func (p *place) answer(held bool, holder Token, failed error) {
 	ln := p.line
 	ln.answered, ln.failed = held, failed
 	if held {
-		ln.heldAt, ln.held = time.Now(), holder
+		ln.heldAt, ln.held = time.Now(), &holder
 	}
 	ln.joinLocked()
 	ln.changedLocked()
 }
 
-// hold turns a contender into a holder, and lets those in who may enter the
-// same hold.
-func (p *place) hold(t Token) {
+// hold turns a contender into a holder at now, and lets those in who may enter
+// the same hold. The token does not change any more.
+func (p *place) hold(t *Token, now time.Time) {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	ln := p.line
 	p.state = placeHolds
 	ln.holds++
 	ln.holder, ln.explicit = t, p.explicit
-	ln.heldAt, ln.held, ln.failed = time.Now(), t, nil
+	ln.heldAt, ln.held, ln.failed = now, t, nil
 	ln.answered = false // that was before
 	ln.joinLocked()
 	ln.changedLocked()
@@ -189,26 +210,34 @@ func (p *place) leave() {
 	case placeLeft:
 		return
 	case placeQueued:
-		ln.queue.Remove(p.elem)
-		p.elem = nil
+		ln.removeLocked(p)
 	case placeHolds:
 		ln.holds--
-		ln.heldAt = time.Now()
+		ln.heldNowLocked()
 		ln.active--
 	case placeActive:
 		if ln.answered {
-			ln.heldAt = time.Now()
+			ln.heldNowLocked()
 		}
 		ln.active--
 	}
 	p.state = placeLeft
 	if ln.active == 0 {
 		ln.changedLocked()
-		if front := ln.queue.Front(); front != nil {
-			ln.activateLocked(front.Value.(*place))
+		if q := ln.first; q != nil {
+			ln.removeLocked(q)
+			ln.activateLocked(q)
 		} else {
 			delete(p.shard.m, p.name)
 		}
+	}
+}
+
+// heldNowLocked notes for those who are still there that the key was held until
+// now.
+func (ln *line) heldNowLocked() {
+	if ln.first != nil || ln.active > 1 {
+		ln.heldAt = time.Now()
 	}
 }
 
@@ -227,10 +256,13 @@ func (p *place) knows() knowledge {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	ln := p.line
-	k := knowledge{active: p.state == placeActive, holder: ln.held, failed: ln.failed}
+	k := knowledge{active: p.state == placeActive, failed: ln.failed}
+	if ln.held != nil {
+		k.holder = *ln.held
+	}
 	switch {
 	case ln.holds > 0:
-		k.held, k.holder = true, ln.holder
+		k.held, k.holder = true, *ln.holder
 	case ln.answered:
 		// Perhaps from before the place was entered. But the contender in
 		// front goes by it until its next look, and contention must not pass

@@ -16,7 +16,7 @@ import (
 // say that nothing is held.
 type Lock struct {
 	hold   *hold
-	ctx    context.Context
+	ctx    lockContext
 	cancel context.CancelCauseFunc
 	outer  *Lock // the next handle outward in the context, of whatever key
 
@@ -42,7 +42,7 @@ func (k *Lock) Context() context.Context {
 		cancel(ErrNotHeld)
 		return ctx
 	}
-	return k.ctx
+	return &k.ctx
 }
 
 // Token is the identity of the hold. Of a nil Lock it is zero.
@@ -75,7 +75,7 @@ func (k *Lock) Err() error {
 	if err := k.hold.ended(); err != nil {
 		return err
 	}
-	return contextError(k.ctx)
+	return contextError(&k.ctx)
 }
 
 // Unlock ends the hold, if this is its last handle. It takes no context: it
@@ -109,7 +109,7 @@ func (k *Lock) Ensure(d time.Duration) error {
 	if !k.until.IsZero() && time.Until(k.until) < d {
 		return fmt.Errorf("tierlock: ensure %v of %s: %w", d, k.hold.token, watchdog.ErrBound)
 	}
-	ctx, cancel := context.WithTimeoutCause(k.ctx, k.hold.locker.cfg.CallTimeout, ErrUnavailable)
+	ctx, cancel := context.WithTimeoutCause(&k.ctx, k.hold.locker.cfg.CallTimeout, ErrUnavailable)
 	defer cancel()
 	if err := k.hold.lease.Ensure(ctx, d); err != nil {
 		if end := k.hold.ended(); end != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tierlock/tierlock/degrade"
+	"github.com/tierlock/tierlock/internal/bound"
 	"github.com/tierlock/tierlock/watchdog"
 )
 
@@ -33,8 +34,8 @@ type Locker struct {
 	pid                  int
 	leases               atomic.Uint64
 
-	holds   activity[*hold]
-	calls   activity[*acquisition]
+	holds   holdSet
+	calls   activity // acquisitions
 	queued  atomic.Int64
 	closing chan struct{} // closed when Close begins
 	closed  chan struct{} // closed when Close has ended
@@ -269,8 +270,8 @@ func (r *ResourceHandle) Inspect(ctx context.Context, key string) (Record, error
 		return Record{}, err
 	}
 	name := r.name(key)
-	callCtx, cancel := context.WithTimeout(ctx, r.locker.cfg.CallTimeout)
-	defer cancel()
+	callCtx := bound.By(ctx, time.Now().Add(r.locker.cfg.CallTimeout))
+	defer callCtx.End()
 	rec, err := r.locker.store.Inspect(callCtx, name)
 	if err != nil {
 		if ctx.Err() != nil {

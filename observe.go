@@ -186,12 +186,12 @@ func (n *notifier) checkDebug() { n.debug.Store(n.log.Enabled(context.Background
 const debugAge = time.Second
 
 // wants reports whether a line of that level is to be handed to the logger. The
-// answer about Debug may be a second old.
-func (n *notifier) wants(level slog.Level) bool {
+// answer about Debug may be a second old at now.
+func (n *notifier) wants(level slog.Level, now time.Time) bool {
 	if level > slog.LevelDebug {
 		return true // rare: asked on the logger's goroutine
 	}
-	at, last := int64(time.Since(n.made)), n.checked.Load()
+	at, last := int64(now.Sub(n.made)), n.checked.Load()
 	if at-last > int64(debugAge) && n.checked.CompareAndSwap(last, at) {
 		n.logs.push(n.checkDebug)
 	}
@@ -204,10 +204,10 @@ func (n *notifier) labels(t Token) Labels {
 
 // say logs a line about a lock, with its token.
 func (n *notifier) say(level slog.Level, msg string, t Token, attrs ...slog.Attr) {
-	if !n.wants(level) {
+	at := time.Now()
+	if !n.wants(level, at) {
 		return
 	}
-	at := time.Now()
 	n.logs.push(func() {
 		if !n.log.Enabled(context.Background(), level) {
 			return

@@ -104,11 +104,11 @@ type clocks struct {
 	asking atomic.Bool
 }
 
-func (c *clocks) of(key string) *clock {
+func (c *clocks) of(slot uint16) *clock {
 	if c.slots == nil {
 		return &c.one
 	}
-	p := &c.slots[slotOf(key)]
+	p := &c.slots[slot]
 	if k := p.Load(); k != nil {
 		return k
 	}
@@ -143,7 +143,7 @@ func (s *Store) learnClock(ctx context.Context, until time.Time, key string) err
 	era, asked := s.clocks.era.Load(), time.Now()
 	server, _, err := s.probe(ctx, until, key)
 	if err == nil {
-		s.clocks.of(key).learn(s.local(asked), s.local(time.Now()), server, era)
+		s.clocks.of(slotOf(key)).learn(s.local(asked), s.local(time.Now()), server, era)
 	}
 	return err
 }

@@ -42,6 +42,9 @@ func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *
 		if opt.DisableTCPNoDelay {
 			noNoDelay(conn) // the client does not find it inside a seenConn
 		}
+		if c, ok := conn.(*tls.Conn); ok {
+			conn = &heardConn{Conn: c}
+		}
 		s.clocks.era.Add(1)
 		s.askClock()
 		seen := &seenConn{Conn: conn}

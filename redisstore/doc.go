@@ -55,16 +55,35 @@
 //
 // # Permissions
 //
-// A restricted user needs ~lock:* and &lock:* and
+// A restricted user of the namespace "prod" needs
 //
+//	~lock:prod:* &lock:prod:*
 //	+eval +evalsha +time +get +set +getrange +del +pttl +pexpire
 //	+zadd +zrem +zscore +zcard +zcount +zrange +zremrangebyscore
-//	+publish +spublish +subscribe +ssubscribe +unsubscribe +sunsubscribe
-//	+ping +hello +client
+//	+publish +spublish +subscribe +ssubscribe +unsubscribe +sunsubscribe +ping
 //
-// of which the z-commands serve explicit holders, and those that publish and
-// subscribe serve [Store.Watch]. A Sentinel client needs +role as well, a Cluster
-// client +cluster.
+// of which the z-commands serve explicit holders; the channels and what
+// publishes and subscribes serve [Store.Watch], without which waiters poll. A
+// Sentinel client needs +role as well, a Cluster client +cluster. From
+// 7.0 on +publish, +subscribe and +unsubscribe can be left out, before that
+// +spublish, +ssubscribe and +sunsubscribe are not known. A user that lacks
+// +client works too; servers from 7.2 on note a refusal in their ACL LOG with
+// each connection.
+//
+// A refusal wraps [tierlock.ErrMisconfigured] and says which permission is
+// missing. Only a missing +publish or +spublish is not told: who may not publish
+// has released all the same.
+//
+// # Credentials and TLS
+//
+// Set Username and Password, or AuthCredentialsFn, and TLSConfig in the client's
+// options. The function is asked with each new connection, so a password can be
+// changed under a running process: tell the function first, then the server. A
+// server lets connections live that were made with an old password; where the
+// client knows no other, locks end with the connections.
+//
+// A wrong password, and a TLS connection that one side refuses for what it is (a
+// certificate, a name, a version), are [tierlock.ErrMisconfigured] and no outage.
 //
 // # Sentinel and Cluster
 //

@@ -19,32 +19,27 @@ var (
 
 // classed joins err with the class that callers branch on. What already has a
 // class keeps it.
-func classed(err error) error {
+func classed(err error) error { return classedIn("<namespace>", err) }
+
+// classedIn is classed for an error about a lock of a namespace.
+func classedIn(namespace string, err error) error {
 	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
 		if errors.Is(err, class) {
 			return err
 		}
 	}
-	if misconfigured(err) {
-		if denied.MatchString(err.Error()) {
-			return fmt.Errorf("%w: %w (needed: %s)", tierlock.ErrMisconfigured, err, permissions)
-		}
-		return fmt.Errorf("%w: %w", tierlock.ErrMisconfigured, err)
+	if !misconfigured(err) {
+		return fmt.Errorf("%w: %w", tierlock.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: %w", tierlock.ErrUnavailable, err)
+	if hint := permissionHint(namespace, err.Error()); hint != "" {
+		return fmt.Errorf("%w: %w (%s)", tierlock.ErrMisconfigured, err, hint)
+	}
+	return fmt.Errorf("%w: %w", tierlock.ErrMisconfigured, err)
 }
-
-// permissions is what the package comment says in more words. Servers name the
-// command that was refused, but not where a script called it.
-const permissions = "~lock:* &lock:* +eval +evalsha +time +get +set +getrange +del +pttl +pexpire" +
-	" +zadd +zrem +zscore +zcard +zcount +zrange +zremrangebyscore" +
-	" +publish +spublish +subscribe +ssubscribe +unsubscribe +sunsubscribe +ping +hello +client"
-
-var denied = regexp.MustCompile(`NOPERM|(?i)the user executing the script can't|acl failure in script`)
 
 // failed is the error of one operation on one lock.
 func failed(op string, n tierlock.Name, err error) error {
-	return fmt.Errorf("redisstore: %s %s: %w", op, n, classed(err))
+	return fmt.Errorf("redisstore: %s %s: %w", op, n, classedIn(n.Namespace, err))
 }
 
 // invalid is the error of a request that no server was asked about.
@@ -96,6 +91,9 @@ func misconfigured(err error) bool {
 		return false
 	}
 	if errors.Is(err, rueidis.ErrNoCache) {
+		return true
+	}
+	if untrusted(err) {
 		return true
 	}
 	text, ok := answered(err)

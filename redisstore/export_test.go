@@ -14,7 +14,7 @@ func (c *Clock) Learn(sent, received, server int64, era uint64) { c.learn(sent, 
 
 func Keys(n tierlock.Name) (lock string, beside [3]string) {
 	k := lockKey(n, "")
-	return k, [3]string{k + fenceSuffix, k + holdsSuffix, k + wakeSuffix}
+	return k, [3]string{fenceKey(n.Namespace, slotOf(k)), k + holdsSuffix, k + wakeSuffix}
 }
 
 // SlotOf is the slot computed here.
@@ -23,14 +23,12 @@ func SlotOf(key string) uint16 { return slotOf(key) }
 // CheckName is what every call checks first.
 func CheckName(n tierlock.Name) error { return checkName(n) }
 
-// Split is a token's JSON as it is sent: what the script puts together again.
-func Split(t tierlock.Token) (lease, tail string, err error) {
-	lease, err = wireLease(t.Lease)
-	return lease, wireTail(&t), err
-}
+// Format is a token's JSON as it is sent: with verbs for what the script fills
+// in.
+func Format(t tierlock.Token) string { return string(appendFormat(nil, &t)) }
 
-// AcquireText is the whole script of a plain acquire.
-func AcquireText() string { return acquireScript.text }
+// FenceKey is the key of the fence record for a lock.
+func FenceKey(n tierlock.Name) string { return fenceKey(n.Namespace, slotOf(lockKey(n, ""))) }
 
 // LeftOf is the time of a PTTL.
 func LeftOf(ms int64) time.Duration { return leftOf(ms) }
@@ -48,3 +46,9 @@ func (s *Store) Mislead(d time.Duration) {
 	c.best.high += d.Microseconds()
 	c.older = sample{}
 }
+
+// PermissionHint is what an error says beside a server's refusal.
+func PermissionHint(namespace, refusal string) string { return permissionHint(namespace, refusal) }
+
+// RenewDigest is how the server names a script of one line more than its calls.
+func RenewDigest() string { return renewScript.digest }

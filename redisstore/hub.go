@@ -137,7 +137,7 @@ func addrOf(node rueidis.Client) string {
 func (c *subscriber) prepare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), hubPatience)
 	defer cancel()
-	keys := []string{anyKey}
+	keys := probeKeys(c.link.hub.store.keyed.Load())
 	if c.link.node != "" {
 		keys = nil // this node, and not the one that serves the key
 	}

@@ -3,21 +3,22 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/tierlock/tierlock"
 )
 
-// Suffixes of the keys beside the lock. The lock's own key ends in a brace,
+// Suffixes of the names beside the lock. The lock's own key ends in a brace,
 // so no suffix can be mistaken for the end of another lock's key.
 const (
-	fenceSuffix = ":fence"
 	holdsSuffix = ":holds"
 	wakeSuffix  = ":wake"
 )
 
-// lockKey is the key of the lock, with one of the suffixes or none. Two names never share one: a checked
-// namespace holds no brace, so it ends at the first; a checked resource holds
+// lockKey is the key of the lock, with one of the suffixes or none. Two names
+// never share one: a checked namespace holds no brace, so it ends at the first; a checked resource holds
 // no slash, so it ends at the first after that; the rest up to the last brace
 // is the key.
 //
@@ -28,6 +29,32 @@ const (
 func lockKey(n tierlock.Name, suffix string) string {
 	return "lock:" + n.Namespace + ":{" + n.Resource + "/" + n.Key + "}" + suffix
 }
+
+// fenceKey is the key of the fence record of a slot: the largest seq that was
+// given to any lock in it. It is in that slot itself. No lock has this key:
+// the braces of a lock's hold a slash.
+//
+// One record a slot costs less than one a lock: it is written with each grant,
+// so most grants change a key that is there instead of making one that has to
+// expire later, and what is kept does not grow with the number of locks.
+func fenceKey(namespace string, slot uint16) string {
+	return "lock:" + namespace + ":{" + slotTags()[slot] + "}:fence"
+}
+
+// slotTags gives for each slot a short text that hashes to it.
+var slotTags = sync.OnceValue(func() *[slots]string {
+	tags := new([slots]string)
+	for i, found := int64(0), 0; found < slots; i++ {
+		tag := strconv.FormatInt(i, 36)
+		if s := slotOf(tag); tags[s] == "" {
+			tags[s] = tag
+			found++
+		}
+	}
+	return tags
+})
+
+const slots = 1 << 14
 
 func checkName(n tierlock.Name) error {
 	if !plain(n.Namespace, 32) {
@@ -62,7 +89,7 @@ func plain(s string, most int) bool {
 }
 
 // slotOf is the Cluster slot of a key, as the server computes it: CRC16
-// (XMODEM) of the hash tag, modulo 16384.
+// (XMODEM) of the hash tag, modulo the number of slots.
 func slotOf(key string) uint16 {
 	for i := 0; i < len(key); i++ {
 		if key[i] != '{' {
@@ -80,7 +107,15 @@ func slotOf(key string) uint16 {
 	}
 	var crc uint16
 	for i := 0; i < len(key); i++ {
-		crc ^= uint16(key[i]) << 8
+		crc = crc<<8 ^ crc16[byte(crc>>8)^key[i]]
+	}
+	return crc % slots
+}
+
+// crc16 is CRC16 (XMODEM: polynomial 0x1021) of each byte.
+var crc16 = func() (table [256]uint16) {
+	for b := range table {
+		crc := uint16(b) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
 				crc = crc<<1 ^ 0x1021
@@ -88,6 +123,7 @@ func slotOf(key string) uint16 {
 				crc <<= 1
 			}
 		}
+		table[b] = crc
 	}
-	return crc & 16383
-}
+	return table
+}()

@@ -176,7 +176,7 @@ func TestBudget(t *testing.T) {
 		if refused.Granted {
 			t.Error("a late acquire was granted")
 		}
-		if n := srv.Int("EXISTS", keyOf("k"), keyOf("k")+":fence", keyOf("k")+":holds"); n != 0 {
+		if n := srv.Int("EXISTS", keyOf("k"), redisstore.FenceKey(name("k")), keyOf("k")+":holds"); n != 0 {
 			t.Errorf("a refused acquire left %d keys", n)
 		}
 		req.Budget = 5 * time.Second

@@ -197,9 +197,6 @@ func (s *Store) linkOnce() (linked bool, err error) {
 	return answersAtOnce(err), err
 }
 
-// anyKey leads to the one node of a client that is not a Cluster's.
-const anyKey = "lock:"
-
 // greet asks the server for its clock, which no call knows yet. Not by a
 // worker: what that noted as lost is what is tried here, and a store that is
 // not used leaves no worker.
@@ -208,14 +205,11 @@ func (s *Store) greet() error {
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
-		era, asked := s.clocks.era.Load(), time.Now()
-		msg, err := s.client.Do(ctx, probeScript.byText(s.client.B(), []string{anyKey}, nil)).ToMessage()
-		var server int64
-		if err == nil {
-			server, _, err = readProbe(msg)
-		}
-		if err == nil {
-			s.clocks.one.learn(s.local(asked), s.local(time.Now()), server, era)
+		keyed := s.keyed.Load()
+		err := s.askTime(ctx, probeKeys(keyed))
+		if err != nil && ctx.Err() == nil && s.askTime(ctx, probeKeys(!keyed)) == nil {
+			s.keyed.Store(!keyed)
+			err = nil
 		}
 		answer <- err
 	}()
@@ -227,6 +221,31 @@ func (s *Store) greet() error {
 	case <-s.quit:
 		return errClosed
 	}
+}
+
+// probeKeys is what goes with a question that is about no lock. Nothing, at
+// first: which keys this user may touch is not known before there is a lock. But
+// there are proxies that want a key with each script, and close the connection,
+// with all calls that are under way on it.
+func probeKeys(keyed bool) []string {
+	if keyed {
+		return []string{"lock:"}
+	}
+	return nil
+}
+
+// askTime takes in the clock of the one node of a client that is not a Cluster's.
+func (s *Store) askTime(ctx context.Context, keys []string) error {
+	era, asked := s.clocks.era.Load(), time.Now()
+	msg, err := s.client.Do(ctx, probeScript.byText(s.client.B(), keys, nil)).ToMessage()
+	if err != nil {
+		return err
+	}
+	server, _, err := readProbe(msg)
+	if err == nil {
+		s.clocks.one.learn(s.local(asked), s.local(time.Now()), server, era)
+	}
+	return err
 }
 
 // connect makes the client.

@@ -127,7 +127,7 @@ func TestPasswords(t *testing.T) {
 	} {
 		for _, resp2 := range []bool{false, true} {
 			for _, single := range []bool{false, true} {
-				opt := redisstore.RecommendedOptions(srv.Addr)
+				opt := patient(srv.Addr)
 				opt.AlwaysRESP2, opt.ForceSingleClient = resp2, single
 				opt.Username, opt.Password = row.user, row.password
 				s, err := redisstore.Open(opt)

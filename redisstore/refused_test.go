@@ -70,7 +70,7 @@ func TestRefusedHalfway(t *testing.T) {
 		{"no z-commands", []string{"+del", "+pexpire"}, nil, false},
 		{"no PEXPIRE", append(z, "+del"), nil, false},
 		{"no DEL", append(z, "+pexpire"), nil, false},
-		{"a record of another type", append(z, "+del", "+pexpire"), func() { srv.Do("LPUSH", keyOf("k")+":fence", "x") }, true},
+		{"a record of another type", append(z, "+del", "+pexpire"), func() { srv.Do("LPUSH", redisstore.FenceKey(name("k")), "x") }, true},
 		{"a lock of another type", append(z, "+del", "+pexpire"), func() { srv.Do("LPUSH", keyOf("k"), "x"); srv.Do("PEXPIRE", keyOf("k"), "60000") }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

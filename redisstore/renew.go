@@ -31,12 +31,11 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	results := make([]tierlock.RenewResult, len(reqs))
 	todo := make([]renewal, 0, len(reqs))
 	for i, req := range reqs {
-		lease, err := wireLease(req.Lease)
-		if err = errors.Join(checkName(req.Name), checkTTL(req.TTL), err); err != nil {
+		if err := errors.Join(checkName(req.Name), checkTTL(req.TTL), checkLease(req.Lease)); err != nil {
 			results[i].Err = invalid("renew", req.Name, err)
 			continue
 		}
-		key := lockKey(req.Name, "")
+		key, lease := lockKey(req.Name, ""), wireLease(req.Lease)
 		r := renewal{index: i, script: &renewScript, keys: []string{key}, args: []string{lease, leaseEnd(lease), millis(req.TTL)}}
 		if req.Explicit {
 			r.script, r.keys, r.args = &renewEnteredScript, []string{key, key + holdsSuffix}, []string{req.Lease, millis(req.TTL)}

@@ -48,12 +48,17 @@ type Store struct {
 	clocks  clocks
 	hub     hub
 
-	calls   chan *call // to idle workers
-	idle    atomic.Int32
-	stuck   atomic.Int32
-	spare   sync.Pool // of *call; not global: a timer belongs to one synctest bubble
-	quit    chan struct{}
-	workers sync.WaitGroup
+	calls   chan *call // to idle workers; nil for those that have gathered
+	gathers bool       // all calls go to one server
+	gather  sync.Mutex
+	// gathered calls wait for a worker, which is called, if called is true.
+	gathered []*call
+	called   bool
+	idle     atomic.Int32
+	stuck    atomic.Int32
+	spare    sync.Pool // of *call; not global: a timer belongs to one synctest bubble
+	quit     chan struct{}
+	workers  sync.WaitGroup
 
 	// trouble is why no call can be made now; nil while there is no known
 	// reason. It is written under mu.
@@ -70,6 +75,8 @@ type Store struct {
 	// The connections of a client that Open made, see redial.
 	conns    sync.Map     // of *seenConn to nil
 	redialed atomic.Int64 // when, since made; 0 is never
+
+	keyed atomic.Bool // questions about no lock name a key, see probeKeys
 }
 
 type trouble struct{ err error }
@@ -119,9 +126,10 @@ func newStore(opt Options) *Store {
 
 func (s *Store) adopt(client rueidis.Client) {
 	if client.Mode() == rueidis.ClientModeCluster {
-		s.clocks.slots = make([]atomic.Pointer[clock], 1<<14)
+		s.clocks.slots = make([]atomic.Pointer[clock], slots)
 	}
 	s.single = client.Mode() == rueidis.ClientModeStandalone
+	s.gathers = s.clocks.slots == nil
 	s.client = client
 }
 
@@ -180,23 +188,21 @@ func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
 // shorter than one round trip is always refused.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
-	lease, err := wireLease(req.Token.Lease)
-	err = errors.Join(checkName(req.Name), checkTTL(req.TTL), err)
-	if err != nil {
+	if err := errors.Join(checkName(req.Name), checkTTL(req.TTL), checkLease(req.Token.Lease)); err != nil {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, err)
 	}
 	if req.Explicit && !utf8.ValidString(req.Token.Holder) {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, fmt.Errorf("holder %q is not valid UTF-8", req.Token.Holder))
 	}
 	req.Token = storable(req.Token)
-	res, err := s.acquire(ctx, sent, &req, lease)
+	res, err := s.acquire(ctx, sent, &req)
 	if err != nil {
 		return tierlock.AcquireResult{}, failed("acquire", req.Name, err)
 	}
 	return res, nil
 }
 
-func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.AcquireRequest, lease string) (tierlock.AcquireResult, error) {
+func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	var none tierlock.AcquireResult
 	if ctx.Err() != nil {
 		return none, ended(ctx)
@@ -206,13 +212,13 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	if end, ok := ctx.Deadline(); ok {
 		budget = min(budget, end.Sub(sent))
 	}
-	fence := lockKey(req.Name, fenceSuffix)
-	key := fence[:len(fence)-len(fenceSuffix)]
+	key := lockKey(req.Name, "")
+	slot := slotOf(key)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
 		return none, err
 	}
-	clock := s.clocks.of(key)
+	clock := s.clocks.of(slot)
 	era := s.clocks.era.Load()
 	offset, known := clock.offset(s.local(sent), era)
 	for asked := 0; !known; asked++ {
@@ -226,13 +232,15 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		era = s.clocks.era.Load()
 		offset, known = clock.offset(s.local(sent), era)
 	}
-	sc, keys := &acquireScript, []string{key, fence}
-	args := []string{lease, "", millis(req.TTL), strconv.Itoa(epoch), wireTail(&req.Token)}
+	format := appendFormat(make([]byte, 0, 512), &req.Token)
+	sc, keys := &acquireScript, []string{key, fenceKey(req.Name.Namespace, slot)}
+	args := []string{"", "", millis(req.TTL), wireLease(req.Token.Lease)}
 	if req.Explicit {
 		sc, keys = &enterScript, append(keys, key+holdsSuffix)
-		args[4] += " " // the mark of an explicit hold
-		args = append(args, req.Token.Lease, req.Token.Holder)
+		format = append(format, ' ') // the mark of an explicit hold
+		args = append(args[:3], req.Token.Lease, req.Token.Holder)
 	}
+	args[0] = string(format)
 	for try := 1; ; try++ {
 		began := time.Now()
 		if ctx.Err() != nil {
@@ -314,8 +322,7 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 // time left may have become shorter.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
-	lease, err := wireLease(req.Lease)
-	if err = errors.Join(checkName(req.Name), err); err != nil {
+	if err := errors.Join(checkName(req.Name), checkLease(req.Lease)); err != nil {
 		return 0, invalid("release", req.Name, err)
 	}
 	keep := ""
@@ -327,10 +334,12 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	wake := lockKey(req.Name, wakeSuffix)
 	key := wake[:len(wake)-len(wakeSuffix)]
 	var msg rueidis.RedisMessage
+	var err error
 	if req.Explicit {
 		msg, err = s.run(ctx, until, &releaseEnteredScript,
 			[]string{key, key + holdsSuffix}, []string{req.Lease, wake, keep})
 	} else {
+		lease := wireLease(req.Lease)
 		msg, err = s.run(ctx, until, &releaseScript,
 			[]string{key}, []string{lease, leaseEnd(lease), wake, keep})
 	}

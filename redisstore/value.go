@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,20 +16,25 @@ import (
 // leaseOffset is where the lease begins in a token's JSON.
 const leaseOffset = len(`{"lease":"`)
 
-// wireLease is the lease as it stands in a token's JSON, with its closing
-// quote, so that no lease is a prefix of another.
-func wireLease(lease string) (string, error) {
+// checkLease returns why a lease cannot be stored. JSON would make two that are
+// not valid UTF-8 one.
+func checkLease(lease string) error {
 	if lease == "" {
-		return "", errors.New("lease is empty")
+		return errors.New("lease is empty")
 	}
 	if !utf8.ValidString(lease) {
-		// JSON would make two such leases one.
-		return "", fmt.Errorf("lease %q is not valid UTF-8", lease)
+		return fmt.Errorf("lease %q is not valid UTF-8", lease)
 	}
+	return nil
+}
+
+// wireLease is the lease as it stands in a token's JSON, with its closing
+// quote, so that no lease is a prefix of another.
+func wireLease(lease string) string {
 	if !simple(lease) {
-		return string(appendText(nil, lease)[1:]), nil
+		return string(appendText(nil, lease)[1:])
 	}
-	return lease + `"`, nil
+	return lease + `"`
 }
 
 // storable is t as it can be stored: with a tier, and in valid UTF-8, so that
@@ -43,19 +49,28 @@ func storable(t tierlock.Token) tierlock.Token {
 	return t
 }
 
-// wireTail is the token's JSON after the fields that only the server knows,
-// which the script writes: byte for byte what Token.MarshalJSON would write
-// there, in a tenth of the time.
-func wireTail(t *tierlock.Token) string {
-	b := make([]byte, 0, 512)
-	for _, field := range [...]struct{ name, value string }{
-		{`,"id":`, t.ID}, {`,"resource":`, t.Resource}, {`,"key":`, t.Key},
-		{`,"holder":`, t.Holder}, {`,"app":`, t.App}, {`,"host":`, t.Host},
-	} {
-		b = appendText(append(b, field.name...), field.value)
+// appendFormat appends the token's JSON with verbs for the fields that only the
+// server knows, as a format for the script: byte for byte what
+// Token.MarshalJSON would write, in a tenth of the time.
+func appendFormat(b []byte, t *tierlock.Token) []byte {
+	text := func(name, value string) {
+		b = append(b, name...)
+		start := len(b)
+		if b = appendText(b, value); strings.IndexByte(value, '%') >= 0 {
+			b = append(b[:start], bytes.ReplaceAll(b[start:], []byte("%"), []byte("%%"))...)
+		}
 	}
+	text(`{"lease":`, t.Lease)
+	b = strconv.AppendUint(append(b, `,"fence":"%d","epoch":`...), epoch, 10)
+	b = append(b, `,"seq":%d,"serverTime":%d,"expireAt":%d`...)
+	text(`,"id":`, t.ID)
+	text(`,"resource":`, t.Resource)
+	text(`,"key":`, t.Key)
+	text(`,"holder":`, t.Holder)
+	text(`,"app":`, t.App)
+	text(`,"host":`, t.Host)
 	b = strconv.AppendInt(append(b, `,"pid":`...), int64(t.PID), 10)
-	b = appendText(append(b, `,"tier":`...), t.Tier.String())
+	text(`,"tier":`, t.Tier.String())
 	b = strconv.AppendBool(append(b, `,"reentrant":`...), t.Reentrant)
 	b = strconv.AppendInt(append(b, `,"maxRenewals":`...), int64(t.MaxRenewals), 10)
 	b = strconv.AppendInt(append(b, `,"ttlMs":`...), t.TTL.Milliseconds(), 10)
@@ -64,8 +79,8 @@ func wireTail(t *tierlock.Token) string {
 		client = t.ClientTime.UnixMicro()
 	}
 	b = strconv.AppendInt(append(b, `,"clientTime":`...), client, 10)
-	b = appendText(append(b, `,"requestId":`...), t.RequestID)
-	return string(append(b, '}'))
+	text(`,"requestId":`, t.RequestID)
+	return append(b, '}')
 }
 
 // appendText appends a JSON string as encoding/json writes it.

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -12,10 +13,11 @@ import (
 	"github.com/tierlock/tierlock/redisstore"
 )
 
-// What is sent in parts is what Token.MarshalJSON writes.
-func TestSplitTokenIsTheTokensJSON(t *testing.T) {
+// The format that is sent, filled in, is what Token.MarshalJSON writes. (The
+// verbs in it mean the same in Lua and in Go.)
+func TestFormatMakesTheTokensJSON(t *testing.T) {
 	text := func() string {
-		const from = "abcXYZ09 \"\\/<>&{}\n\t\x00\x1f\x7fé\u2028\U0001F512"
+		const from = "abcXYZ09 \"\\/<>&{}%d%%s\n\t\x00\x1f\x7fé\u2028\U0001F512"
 		r := []rune(from)
 		var b strings.Builder
 		for range rand.IntN(60) {
@@ -26,21 +28,19 @@ func TestSplitTokenIsTheTokensJSON(t *testing.T) {
 	for range 2000 {
 		tok := tierlock.Token{
 			Lease: "l" + text(), ID: text(), Resource: text(), Key: text(), Holder: text(), App: text(), Host: text(),
-			PID: rand.IntN(1 << 22), Fence: rand.Uint64(), Epoch: rand.Uint64N(16384), Seq: rand.Uint64N(1 << 49),
+			PID: rand.IntN(1 << 22), Fence: rand.Uint64N(1 << 63), Epoch: 1, Seq: rand.Uint64N(1 << 49),
 			Tier: tierlock.Redis, Reentrant: rand.IntN(2) == 0, MaxRenewals: rand.IntN(9),
 			TTL: time.Duration(rand.IntN(60000)) * time.Millisecond, RequestID: text(),
 			ServerTime: time.UnixMicro(rand.Int64N(1 << 51)), ClientTime: time.UnixMicro(rand.Int64N(1 << 51)),
+			ExpireAt: time.UnixMicro(rand.Int64N(1 << 51)),
 		}
 		whole, err := tok.MarshalJSON()
 		if err != nil {
 			t.Fatal(err)
 		}
-		lease, tail, err := redisstore.Split(tok)
-		if err != nil {
-			t.Fatalf("%s: %v", whole, err)
-		}
-		if !strings.HasPrefix(string(whole), `{"lease":"`+lease+`,"fence":"`) || !strings.HasSuffix(string(whole), tail) {
-			t.Fatalf("%s\nis not made of %s\nand %s", whole, lease, tail)
+		got := fmt.Sprintf(redisstore.Format(tok), tok.Fence, tok.Seq, tok.ServerTime.UnixMicro(), tok.ExpireAt.UnixMicro())
+		if got != string(whole) {
+			t.Fatalf("%s\nwanted\n%s", got, whole)
 		}
 	}
 }
@@ -71,13 +71,13 @@ func TestStoredValueIsTheGrantedToken(t *testing.T) {
 			t.Errorf("%s: server time %v is %v ago", what, tok.ServerTime, d)
 		}
 	}
-	const key = `a"}{ \ é` + "\n\x00"
+	const key = `a"}{ \ é %d %%` + "\n\x00"
 	plain := newLease()
 	check("free", key, mustAcquire(t, s, ask(key, plain, 30*time.Second)))
 	check("again", key, mustAcquire(t, s, ask(key, plain, 30*time.Second)))
 	// A record ahead of the clock: the token is put together a second time.
 	mustRelease(t, s, drop(key, plain), tierlock.LeaseOwned)
-	srv.Do("SET", keyOf(key)+":fence", "99999999999999", "PX", "60000")
+	srv.Do("SET", redisstore.FenceKey(name(key)), "99999999999999", "PX", "60000")
 	check("record ahead", key, mustAcquire(t, s, ask(key, newLease(), 30*time.Second)))
 	check("explicit", "e", mustAcquire(t, s, askAs("h1", "e", newLease(), 10*time.Second)))
 	check("short lease id", "s", mustAcquire(t, s, ask("s", "x", time.Second)))

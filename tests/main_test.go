@@ -10,5 +10,6 @@ func TestMain(m *testing.M) {
 	rig.Main(m, map[string]func(args []string){
 		"peer":  runPeer,
 		"swarm": runSwarm,
+		"chaos": runChaos,
 	})
 }

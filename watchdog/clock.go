@@ -16,11 +16,13 @@ type Instant struct {
 }
 
 // Now reads the clock.
-func Now() Instant {
+func Now() Instant { return At(time.Now()) }
+
+// At is the Instant of a time that was read from [time.Now] just now.
+func At(t time.Time) Instant {
 	// This order: a suspend between the two readings then counts as already
 	// past. The other way round it would be missing, and a belief that it
 	// ended would be taken for alive.
-	t := time.Now()
 	return Instant{t: t, suspended: suspended(t)}
 }
 

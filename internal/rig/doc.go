@@ -1,6 +1,6 @@
 // Package rig is the test rig: real servers on free ports, a TCP proxy that
-// injects faults, helper processes, and leak checks. Only tests import it; it
-// uses the standard library alone.
+// injects faults, helper processes, and leak checks. Only tests and benchmarks
+// import it; it uses the standard library alone.
 //
 // Most tests want two lines:
 //
@@ -8,9 +8,11 @@
 //	proxy := rig.NewProxy(t, srv.Addr) // dial proxy.Addr; proxy.BlackHole(), proxy.Pass(), …
 //
 // [StartSentinel] and [StartCluster] start whole deployments, whose nodes can be
-// killed, paused and moved about in the same way.
+// killed, paused and moved about in the same way. [RedisTLS], [RedisWithClock] and
+// [NewCommandProxy] are for deployments that are special in one point.
 //
-// A package whose tests use [Spawn] calls [Main] from its TestMain.
+// A package whose tests use [Spawn] calls [Main] from its TestMain. A command that
+// is no test, such as a benchmark, calls [Program] instead.
 //
 // Guaranteed: everything started here is ended by its own process id at the
 // latest when the test ends, and on Linux also when the test process itself is

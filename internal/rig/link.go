@@ -29,6 +29,7 @@ type link struct {
 	client *net.TCPConn
 	server *net.TCPConn // nil until dialled
 	dead   bool
+	gone   [2]bool // by direction: the peer at its end was reset, alone
 	pipes  [2]pipe // by direction
 }
 
@@ -39,6 +40,7 @@ type pipe struct {
 	queued  int       // bytes in queue
 	writing bool      // the writer is in Write with the head of queue
 	lost    bool      // bytes were dropped: nothing may follow them
+	ending  bool      // the end of the stream has come, or was made up by Finish
 	done    bool      // the end of the stream was forwarded
 	next    time.Time // the earliest moment for the next piece, under Drip
 }
@@ -65,7 +67,7 @@ func newLinkLocked(p *Proxy, client *net.TCPConn) {
 	}
 	p.links[l] = true
 	p.wg.Add(2)
-	go l.read(toServer, client)
+	go l.read(ToServer, client)
 	go l.connect()
 }
 
@@ -75,8 +77,8 @@ func (l *link) connect() {
 	defer l.p.wg.Done()
 	p := l.p
 	p.mu.Lock()
-	for !l.dead && !p.forwardsLocked(toServer) {
-		l.pipes[toServer].changed.Wait()
+	for !l.dead && !p.forwardsLocked(ToServer) {
+		l.pipes[ToServer].changed.Wait()
 	}
 	dead := l.dead
 	p.mu.Unlock()
@@ -98,12 +100,12 @@ func (l *link) connect() {
 		return
 	}
 	p.wg.Add(3)
-	go l.read(toClient, l.server)
-	go l.write(toServer, l.server)
-	go l.write(toClient, l.client)
+	go l.read(ToClient, l.server)
+	go l.write(ToServer, l.server)
+	go l.write(ToClient, l.client)
 }
 
-func (l *link) read(d direction, src net.Conn) {
+func (l *link) read(d Direction, src net.Conn) {
 	defer l.p.wg.Done()
 	pp := &l.pipes[d]
 	buf := make([]byte, 32<<10)
@@ -122,7 +124,7 @@ func (l *link) read(d direction, src net.Conn) {
 
 // took puts what a read returned into the pipe and reports whether the link
 // still lives.
-func (l *link) took(d direction, data []byte, err error) bool {
+func (l *link) took(d Direction, data []byte, err error) bool {
 	p := l.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,24 +132,37 @@ func (l *link) took(d direction, data []byte, err error) bool {
 		return false
 	}
 	pp := &l.pipes[d]
-	due := time.Now().Add(p.delay[d])
-	if len(data) > 0 {
-		pp.queue = append(pp.queue, chunk{data: append([]byte(nil), data...), due: due})
-		pp.queued += len(data)
+	// What is sent after an end that Finish made up leads nowhere; it is read
+	// all the same, so that the sender notices nothing.
+	if len(data) > 0 && !pp.ending {
+		l.putLocked(d, chunk{data: append([]byte(nil), data...)})
 	}
 	switch {
-	case errors.Is(err, io.EOF):
-		pp.queue = append(pp.queue, chunk{due: due, end: closes})
-	case err != nil:
-		pp.queue = append(pp.queue, chunk{due: due, end: resets})
+	case err == nil:
+	case l.gone[d.back()]:
+		// The error is that of our own reset, which the other side must not
+		// see.
+	case !errors.Is(err, io.EOF):
+		l.putLocked(d, chunk{end: resets})
+	case !pp.ending:
+		l.putLocked(d, chunk{end: closes})
 	}
+	return true
+}
+
+// putLocked adds a piece, or the end, to what is on its way.
+func (l *link) putLocked(d Direction, c chunk) {
+	pp := &l.pipes[d]
+	c.due = time.Now().Add(l.p.faults[d].Delay)
+	pp.queue = append(pp.queue, c)
+	pp.queued += len(c.data)
+	pp.ending = pp.ending || c.end != goesOn
 	// While the writer is in Write the head of the queue is its own; the method
 	// that closes the direction waits for it and then drops the queue itself.
-	if !pp.writing && (p.dropsLocked(d) || pp.lost) {
+	if !pp.writing && (l.p.dropsLocked(d) || pp.lost) {
 		pp.dropLocked()
 	}
 	pp.changed.Broadcast()
-	return true
 }
 
 // dropLocked loses what the pipe holds. The writer must not be in Write.
@@ -159,7 +174,7 @@ func (pp *pipe) dropLocked() {
 	pp.changed.Broadcast()
 }
 
-func (l *link) write(d direction, dst *net.TCPConn) {
+func (l *link) write(d Direction, dst *net.TCPConn) {
 	p := l.p
 	defer p.wg.Done()
 	pp := &l.pipes[d]
@@ -175,22 +190,22 @@ func (l *link) write(d direction, dst *net.TCPConn) {
 			l.resetLocked()
 			return
 		case closes:
-			pp.queue, pp.done = nil, true
-			if l.pipes[toServer].done && l.pipes[toClient].done {
+			pp.queue, pp.done = pp.queue[1:], true
+			if l.pipes[ToServer].done && l.pipes[ToClient].done {
 				l.closeLocked()
 			} else if err := dst.CloseWrite(); err != nil {
 				l.resetLocked()
 			}
-			return
+			continue // a reset may follow, nothing else
 		}
 		data := c.data
-		if p.rate > 0 {
-			data = data[:min(len(data), max(1, p.rate/dripsPerSecond))]
+		if rate := p.faults[d].Rate; rate > 0 {
+			data = data[:min(len(data), max(1, rate/dripsPerSecond))]
 			now := time.Now()
 			if pp.next.Before(now) {
 				pp.next = now
 			}
-			pp.next = pp.next.Add(time.Duration(len(data)) * time.Second / time.Duration(p.rate))
+			pp.next = pp.next.Add(time.Duration(len(data)) * time.Second / time.Duration(rate))
 		}
 		// Clearing the deadline and setting writing is one step under the
 		// mutex: stopWritingLocked sees either no write or one that the
@@ -216,6 +231,8 @@ func (l *link) write(d direction, dst *net.TCPConn) {
 			pp.queue[0].data = pp.queue[0].data[n:]
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			// Nobody is there any more, perhaps by Proxy.Reset: so the sender
+			// is answered.
 			l.resetLocked()
 			return
 		}
@@ -224,7 +241,7 @@ func (l *link) write(d direction, dst *net.TCPConn) {
 
 // nextLocked waits until the head of the pipe may be forwarded; it is false once
 // the link is dead.
-func (l *link) nextLocked(d direction) (chunk, bool) {
+func (l *link) nextLocked(d Direction) (chunk, bool) {
 	pp := &l.pipes[d]
 	for !l.dead {
 		if len(pp.queue) == 0 || pp.lost || !l.p.forwardsLocked(d) {
@@ -233,7 +250,7 @@ func (l *link) nextLocked(d direction) (chunk, bool) {
 		}
 		head := pp.queue[0]
 		at := head.due
-		if l.p.rate > 0 && pp.next.After(at) {
+		if l.p.faults[d].Rate > 0 && pp.next.After(at) {
 			at = pp.next
 		}
 		wait := time.Until(at)
@@ -254,15 +271,40 @@ func (l *link) nextLocked(d direction) (chunk, bool) {
 // stopWritingLocked returns when the direction is closed and nothing is being
 // written in it, or when it is open. A write may be blocked by a peer that does
 // not read, so it is broken off; what it had not written stays in the pipe.
-func (l *link) stopWritingLocked(d direction) {
+func (l *link) stopWritingLocked(d Direction) {
 	pp := &l.pipes[d]
 	for pp.writing && !l.dead && !l.p.forwardsLocked(d) {
-		dst := l.client
-		if d == toServer {
-			dst = l.server
-		}
-		dst.SetWriteDeadline(time.Unix(1, 0))
+		l.end(d).SetWriteDeadline(time.Unix(1, 0))
 		pp.changed.Wait()
+	}
+}
+
+// end is the connection to the peer that a direction leads to.
+func (l *link) end(d Direction) *net.TCPConn {
+	if d == ToServer {
+		return l.server
+	}
+	return l.client
+}
+
+// finishLocked makes up the end of a stream: see Proxy.Finish.
+func (l *link) finishLocked(d Direction) {
+	if !l.pipes[d].ending {
+		l.putLocked(d, chunk{end: closes})
+	}
+}
+
+// loseLocked resets the connection to one peer and leaves the other half-open:
+// see Proxy.Reset.
+func (l *link) loseLocked(d Direction) {
+	switch {
+	case l.server == nil && d == ToServer:
+		// It was not passed on to the server yet.
+	case l.server == nil, l.gone[d.back()]:
+		l.resetLocked() // there is nobody else to leave behind
+	case !l.gone[d]:
+		l.gone[d] = true
+		reset(l.end(d))
 	}
 }
 

@@ -39,14 +39,19 @@ func Main(m *testing.M, roles map[string]func(args []string)) {
 	os.Exit(mainCode(m.Run, roles, leakWithin, os.Stderr))
 }
 
-func mainCode(run func() int, given map[string]func(args []string), within time.Duration, report io.Writer) int {
+func learnRoles(given map[string]func(args []string)) {
 	roles.Lock()
-	roles.known = make(map[string]bool)
+	defer roles.Unlock()
+	if roles.known == nil {
+		roles.known = make(map[string]bool)
+	}
 	for role, f := range given {
 		roles.known[role] = f != nil
 	}
-	roles.Unlock()
+}
 
+func mainCode(run func() int, given map[string]func(args []string), within time.Duration, report io.Writer) int {
+	learnRoles(given)
 	before := goroutineIDs()
 	if code := run(); code != 0 {
 		return code // what failed may have left anything behind

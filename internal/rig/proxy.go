@@ -14,10 +14,14 @@ import (
 // Every method may be called at any time from any goroutine and takes effect on
 // present and new connections alike.
 //
-// The faults are independent settings. The mode is one of Pass (at first),
-// BlackHole, DropReplies and DropRequests. Besides it there are HoldReply,
-// Delay, Drip, and Refuse with Accept. Cut is an event. Where two settings
-// apply, a byte is forwarded when both allow it.
+// Each [Direction] has settings of its own, a [Fault], which [Proxy.Set]
+// changes: whether bytes are forwarded, held or dropped, their latency, their
+// rate. BlackHole, DropReplies, DropRequests, Pass, Delay and Drip are short for
+// common pairs of them. Besides them there are HoldReply, and Refuse with
+// Accept. Where two settings apply, a byte is forwarded when both allow it.
+//
+// Events strike the connections that exist: Finish and Reset one side of them,
+// Cut both.
 //
 // A method that stops a direction returns when no further byte is forwarded
 // that way; a byte already written to the peer's socket may still arrive there.
@@ -42,30 +46,12 @@ type Proxy struct {
 	mu        sync.Mutex // guards all below and every link
 	ln        *listener  // nil while refusing
 	closed    bool
-	mode      mode
-	holds     int // HoldReply not released yet
-	delay     [2]time.Duration
-	rate      int // bytes a second, 0 for no limit
+	faults    [2]Fault // by direction
+	holds     int      // HoldReply not released yet
 	links     map[*link]bool
 	forwarded [2]int64
 	barriers  map[string]chan *net.TCPConn // by the address dialled from
 }
-
-type mode uint8
-
-const (
-	pass mode = iota
-	blackHole
-	dropReplies
-	dropRequests
-)
-
-type direction uint8
-
-const (
-	toServer direction = iota
-	toClient
-)
 
 type listener struct {
 	net.Listener
@@ -89,89 +75,6 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	t.Cleanup(p.close)
 	p.serve(ln)
 	return p
-}
-
-// Pass ends BlackHole, DropReplies and DropRequests. What a black hole held
-// back is forwarded in order, as TCP would retransmit it; so a request whose
-// sender gave up long ago may reach the server now. A connection that lost
-// bytes to DropReplies or DropRequests is reset instead, on both sides, because
-// TCP never loses bytes in the middle of a stream; one that lost none goes on.
-func (p *Proxy) Pass() { p.setMode(pass) }
-
-// BlackHole forwards nothing in either direction. Connections stay open, what
-// is sent is accepted and kept (up to some megabytes each way, then the sender
-// blocks), and new connections are accepted and silent: the server does not see
-// them before the mode ends.
-func (p *Proxy) BlackHole() { p.setMode(blackHole) }
-
-// DropReplies lets requests through and discards what the server sends, replies
-// on their way included.
-func (p *Proxy) DropReplies() { p.setMode(dropReplies) }
-
-// DropRequests discards what clients send and lets replies through. The server
-// does not see new connections before the mode ends.
-func (p *Proxy) DropRequests() { p.setMode(dropRequests) }
-
-func (p *Proxy) setMode(m mode) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mode = m
-	p.settleLocked()
-}
-
-// HoldReply lets requests through and holds replies back until release is
-// called, which may be done more than once. Replies flow again when every hold
-// is released. [Proxy.Waiting] tells that a reply has come, so that a test can
-// act between the server's execution and the client's knowledge of it.
-func (p *Proxy) HoldReply() (release func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.holds++
-	p.settleLocked()
-	return sync.OnceFunc(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.holds--
-		p.settleLocked()
-	})
-}
-
-// Delay adds latency to each direction, for bytes that arrive at the proxy from
-// now on. Order is kept, and bytes sent later do not wait for those before them
-// to arrive: it costs latency, not throughput. Setting up a connection is not
-// delayed. Delay(0, 0) ends it.
-func (p *Proxy) Delay(toServer, toClient time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.delay = [2]time.Duration{toServer, toClient}
-}
-
-// Drip forwards at most that many bytes a second, in each direction of each
-// connection, in small pieces. 0 ends it.
-func (p *Proxy) Drip(bytesPerSecond int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rate = max(0, bytesPerSecond)
-	for l := range p.links {
-		for d := range l.pipes {
-			l.pipes[d].next = time.Time{}
-		}
-	}
-	p.settleLocked()
-}
-
-// Cut resets all connections that exist when it is called, on both sides, and
-// goes on accepting new ones. What it held for them is lost. It returns when
-// the resets have been sent.
-func (p *Proxy) Cut() {
-	p.lsn.Lock()
-	defer p.lsn.Unlock()
-	p.flushBacklog()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for l := range p.links {
-		l.resetLocked()
-	}
 }
 
 // Refuse closes the listener: new connections are refused. Present ones stay;
@@ -214,11 +117,18 @@ func (p *Proxy) Accept() {
 }
 
 // Conns is the number of connections that the proxy has with clients. One whose
-// client has closed counts until that could be told to the server.
+// client has closed counts until that could be told to the server, and one of
+// which the client's side was reset does not count.
 func (p *Proxy) Conns() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.links)
+	n := 0
+	for l := range p.links {
+		if !l.gone[ToClient] {
+			n++
+		}
+	}
+	return n
 }
 
 // Forwarded is how many bytes have been forwarded each way since the start. Those
@@ -241,48 +151,6 @@ func (p *Proxy) Waiting() (toServer, toClient int64) {
 		}
 	}
 	return n[0], n[1]
-}
-
-func (p *Proxy) forwardsLocked(d direction) bool {
-	switch {
-	case p.mode == blackHole, p.dropsLocked(d):
-		return false
-	case d == toClient:
-		return p.holds == 0
-	}
-	return true
-}
-
-func (p *Proxy) dropsLocked(d direction) bool {
-	return p.mode == dropReplies && d == toClient || p.mode == dropRequests && d == toServer
-}
-
-// settleLocked carries a changed setting through to every link.
-func (p *Proxy) settleLocked() {
-	for l := range p.links {
-		for d := range l.pipes {
-			l.pipes[d].changed.Broadcast()
-		}
-	}
-	// First let writes in flight end, where their direction is closed now. The
-	// wait gives up the mutex, and another caller may open the direction again:
-	// then its setting is the later one and nothing is left to wait for.
-	for l := range p.links {
-		for d := range l.pipes {
-			l.stopWritingLocked(direction(d))
-		}
-	}
-	for l := range p.links {
-		for d := range l.pipes {
-			pp := &l.pipes[d]
-			if p.dropsLocked(direction(d)) {
-				pp.dropLocked()
-			}
-			if pp.lost && p.forwardsLocked(direction(d)) {
-				l.resetLocked()
-			}
-		}
-	}
 }
 
 func (p *Proxy) serve(ln net.Listener) {

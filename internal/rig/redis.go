@@ -39,10 +39,12 @@ type RedisServer struct {
 	bin      string
 	conf     string // a configuration file that the server rewrites, or ""
 	args     []string
-	password string
+	env      []string // besides this process's own
+	tls      bool     // the port speaks TLS, and only that
+	password string   // of the default user
 
 	life sync.Mutex // held through a start, a stop, a pause
-	mu   sync.Mutex // guards proc
+	mu   sync.Mutex // guards proc and password
 	proc *child     // the latest process, ended or not
 
 	own ownCalls
@@ -57,12 +59,12 @@ type RedisServer struct {
 // missing.
 func Redis(t testing.TB, args ...string) *RedisServer {
 	t.Helper()
-	return startRedis(t, "redis-server", func(*RedisServer) ([]string, error) { return args, nil })
+	return startRedis(t, &RedisServer{name: "redis-server", args: args}, nil)
 }
 
-// startRedis starts a server whose further arguments are made anew for each
-// attempt, when its Dir is known.
-func startRedis(t testing.TB, name string, args func(*RedisServer) ([]string, error)) *RedisServer {
+// startRedis starts a server whose name, args, env and tls are set. Where args is
+// not nil, it makes s.args anew for each attempt, when s.Dir is known.
+func startRedis(t testing.TB, s *RedisServer, args func(*RedisServer) ([]string, error)) *RedisServer {
 	t.Helper()
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -74,13 +76,15 @@ func startRedis(t testing.TB, name string, args func(*RedisServer) ([]string, er
 	if err != nil {
 		t.Fatalf("rig: %v", err)
 	}
-	s := &RedisServer{Dir: dir, t: t, name: name, bin: bin}
+	s.Dir, s.t, s.bin = dir, t, bin
 	t.Cleanup(s.cleanup)
 
 	end := time.Now().Add(readyWithin)
 	for {
-		if s.args, err = args(s); err != nil {
-			t.Fatal(err)
+		if args != nil {
+			if s.args, err = args(s); err != nil {
+				t.Fatal(err)
+			}
 		}
 		s.password = passwordOf(s.args)
 		s.Port, err = freePort()
@@ -225,15 +229,20 @@ func (s *RedisServer) socket() string { return filepath.Join(s.Dir, "rig.sock") 
 func (s *RedisServer) logFile() string { return filepath.Join(s.Dir, "rig.log") }
 
 func (s *RedisServer) argv() []string {
-	var conf []string
+	var args []string
 	if s.conf != "" {
-		conf = []string{s.conf}
+		args = append(args, s.conf)
 	}
-	return append(append(conf,
-		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir,
+	if s.tls {
+		args = append(args, "--port", "0", "--tls-port", strconv.Itoa(s.Port))
+	} else {
+		args = append(args, "--port", strconv.Itoa(s.Port))
+	}
+	return append(append(args,
+		"--bind", "127.0.0.1", "--dir", s.Dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--protected-mode", "no",
-		"--unixsocket", s.socket(), "--unixsocketperm", "700"),
-		s.args...)
+		"--unixsocket", s.socket(), "--unixsocketperm", "700",
+	), s.args...)
 }
 
 // launch starts one process and waits until it answers.
@@ -255,6 +264,9 @@ func (s *RedisServer) launch(end time.Time) error {
 	s.own.reset()
 	cmd := exec.Command(s.bin, s.argv()...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, log, log
+	if len(s.env) > 0 {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	c, err := startChild(s.name, cmd)
 	if err != nil {
 		return err

@@ -80,6 +80,17 @@ func (s *RedisServer) Try(args ...string) (any, error) {
 	return s.own.count(args, func() (any, error) { return s.roundTrip(callWithin, args...) })
 }
 
+// SetPassword changes the password of the default user (requirepass) while the
+// server runs, and the rig uses the new one from then on. It is not for servers that
+// are started again. No other command of the rig's may be under way.
+func (s *RedisServer) SetPassword(password string) {
+	s.t.Helper()
+	s.Do("CONFIG", "SET", "requirepass", password)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.password = password
+}
+
 // roundTrip sends one command on a new connection.
 func (s *RedisServer) roundTrip(within time.Duration, args ...string) (any, error) {
 	v, err := s.exchange(within, args)
@@ -100,8 +111,11 @@ func (s *RedisServer) exchange(within time.Duration, args []string) (any, error)
 		return nil, err
 	}
 	r := bufio.NewReader(conn)
-	if s.password != "" {
-		if _, err := conn.Write(encode([]string{"AUTH", s.password})); err != nil {
+	s.mu.Lock()
+	password := s.password
+	s.mu.Unlock()
+	if password != "" {
+		if _, err := conn.Write(encode([]string{"AUTH", password})); err != nil {
 			return nil, err
 		}
 		if _, err := readReply(r); err != nil {

@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		"deaf":        func([]string) { fmt.Println("ready"); time.Sleep(time.Hour) },
 		"server":      serverRole,
 		"leak":        leakRole,
+		"program":     programRole,
+		"inner":       innerRole,
 		"environment": func([]string) { fmt.Println("role:" + os.Getenv("TIERLOCK_RIG_ROLE")) },
 	})
 }

@@ -1,9 +1,9 @@
 -- Put in front of acquire.lua and enter.lua.
--- KEYS: 1 lock, 2 fence record.
--- ARGV: 1 lease as JSON, without its opening quote; 2 latest server time, in
--- microseconds, at which the caller still wants the grant; 3 TTL in ms;
--- 4 epoch; 5 rest of the token's JSON, after expireAt.
-local call, format, floor = redis.call, string.format, math.floor
+-- KEYS: 1 lock, 2 fence record of the slot.
+-- ARGV: 1 token as a format, with %d for fence, seq, server time and expiry;
+-- 2 latest server time, in microseconds, at which the caller still wants the
+-- grant; 3 TTL in ms.
+local call, format = redis.call, string.format
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 -- Before anything else: who gave up must get nothing, however late this runs.
@@ -11,29 +11,25 @@ if now > tonumber(ARGV[2]) then return -now end
 
 -- seq counts 2 us since 2025-01-01 UTC, one second ahead of the clock, so that
 -- it is larger than any before it even where the record was lost.
-local clockseq = floor((now - 1735689600000000) / 2)
+local seq = (now - now % 2) / 2 - 867844799500000
 
--- epoch * 2^49 + seq passes 2^53 from epoch 16 on, and a double with it: both
--- halves of the decimal number are computed apart (2^49 = 56294|9953421312).
--- %d is exact: a long has 64 bits, as probe.lua checks.
-local function value(seq)
-  local low = ARGV[4] * 9953421312 + seq % 10000000000
-  local digits = low % 10000000000
-  local high = ARGV[4] * 56294 + (seq - seq % 10000000000 + low - digits) / 10000000000
-  return format('{"lease":"%s,"fence":"%d%010d","epoch":%s,"seq":%d,"serverTime":%d,"expireAt":%d%s',
-    ARGV[1], high, digits, ARGV[4], seq, now, now + ARGV[3] * 1000, ARGV[5])
+-- fence is epoch * 2^49 + seq, in epoch 1: below 2^53, so doubles are exact.
+-- (%d is, too: a long has 64 bits, as probe.lua checks.)
+local function value()
+  return format(ARGV[1], seq + 562949953421312, seq, now, now + ARGV[3] * 1000)
 end
 
--- record notes and returns the seq of a new hold: the usual one, or a larger
--- one where the record is not behind that (the clock was stepped back). It
--- outlives the moment at which the clock passes seq by a minute, whatever
--- happens to the lock.
-local usual = clockseq + 500000
+-- record notes seq, and makes it larger where the record is not behind it: the
+-- clock was stepped back, or a replica with another clock was promoted. The
+-- record outlives the moment at which the clock passes seq by a minute,
+-- whatever happens to the lock. It returns the error if that is refused.
 local function record()
-  local last = call('SET', KEYS[2], format('%d', usual), 'PX', '62000', 'GET')
-  last = last and tonumber(last)
-  if not last or last < usual then return usual end
-  local seq = last + 1
-  call('SET', KEYS[2], format('%d', seq), 'PX', format('%d', 61000 + floor((seq - clockseq) / 500)))
-  return seq
+  local last = redis.pcall('SET', KEYS[2], format('%d', seq), 'PX', '62000', 'GET')
+  if not last then return end
+  if type(last) == 'table' then return last end
+  last = tonumber(last)
+  if not last or last < seq then return end
+  local ttl = 62000 + (last + 1 - seq) / 500
+  seq = last + 1
+  call('SET', KEYS[2], format('%d', seq), 'PX', format('%d', ttl))
 end

@@ -13,7 +13,10 @@ local old = tonumber(call('ZSCORE', KEYS[2], ARGV[1]) or 0)
 if old <= now then return 2 end
 if left < ttl then
   call('PEXPIRE', KEYS[1], ARGV[2])
-  call('PEXPIRE', KEYS[2], ttl + 1000)
+  left = ttl
 end
+-- In any case, and before ZADD: a server that is out of memory refuses that
+-- where a script has written nothing before.
+call('PEXPIRE', KEYS[2], left + 1000)
 if old < expiry then call('ZADD', KEYS[2], string.format('%d', expiry), ARGV[1]) end
 return 1
