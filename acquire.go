@@ -81,7 +81,7 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
-	if !a.call.untilDone && l.store.breaker.Wait(a.start) > 0 {
+	if !a.call.untilDone && l.store.part(a.name).breaker.Wait(a.start) > 0 {
 		return nil, a.refusal(a.downError())
 	}
 	defer func() {
@@ -131,7 +131,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 	for {
 		changed := l.store.changed() // before the look at it
 		var told <-chan struct{}
-		if l.store.breaker.Open() && !a.call.untilDone {
+		if l.store.part(a.name).breaker.Open() && !a.call.untilDone {
 			k := a.hold.place.knows()
 			if !k.active && !k.held {
 				return a.downError()

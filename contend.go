@@ -46,12 +46,12 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 		if err := a.stopped(ctx, now); err != nil {
 			return nil, err
 		}
-		if !l.store.breaker.Allow(now) {
+		if part := l.store.part(a.name); !part.breaker.Allow(now) { // it may be another by now
 			if !a.patient() {
 				return nil, a.downError()
 			}
 			changed := l.store.changed()
-			wait := jitter(retryMin, retryMax) + l.store.breaker.Wait(now)
+			wait := jitter(retryMin, retryMax) + part.breaker.Wait(now)
 			if err := a.pause(ctx, wait, changed); err != nil && err != errSignal {
 				return nil, err
 			}
@@ -133,11 +133,11 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 	a.latency = answered.Sub(now)
 	switch {
 	case err == nil && res.Granted:
-		l.report(nil)
+		l.report(l.store.part(a.name), nil)
 		k, err = a.grant(ctx, sent, answered, res)
 		return k, 0, err
 	case err == nil:
-		l.report(nil)
+		l.report(l.store.part(a.name), nil)
 		a.held, a.holder, a.failed = true, res.Token, nil
 		a.hold.place.answer(true, res.Token, nil)
 		return nil, res.Left, nil
@@ -148,7 +148,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 			a.refusedOnly = a.refusedOnly || !a.dirty
 			a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		}
-		l.report(err)
+		l.report(l.store.part(a.name), err)
 	default:
 		a.dirty = true
 		a.settled = laterOf(a.settled, time.Now().Add(2*budget+50*time.Millisecond))
@@ -158,7 +158,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 			}
 			return nil, 0, err
 		}
-		l.report(err)
+		l.report(l.store.part(a.name), err)
 	}
 	a.hold.place.answer(false, Token{}, err)
 	return nil, 0, err
@@ -257,7 +257,7 @@ func (a *acquisition) patient() bool {
 
 func (a *acquisition) downError() error {
 	a.failed = ErrUnavailable
-	if last := a.locker.store.lastErr.Load(); last != nil {
+	if last := a.locker.store.part(a.name).lastErr.Load(); last != nil {
 		a.failed = fmt.Errorf("%w: not tried after repeated failures, the last: %w", ErrUnavailable, *last)
 	}
 	return errWaitOver
@@ -277,11 +277,11 @@ func (a *acquisition) read(ctx context.Context, now time.Time) (time.Duration, e
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			return 0, err
 		}
-		l.report(err)
+		l.report(l.store.part(a.name), err)
 		a.hold.place.answer(false, Token{}, err)
 		return 0, err
 	}
-	l.report(nil)
+	l.report(l.store.part(a.name), nil)
 	if !rec.Held || rec.Token.Lease == a.hold.token.Lease {
 		return 0, nil // free, or ours by a grant whose answer was lost
 	}

@@ -178,7 +178,7 @@ func (h *hold) release(exceeded error) error {
 	sent := time.Now()
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
 	state, err := l.store.Release(ctx, req)
-	l.report(err)
+	l.report(l.store.part(h.name), err)
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
@@ -356,18 +356,25 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 			r.Lease.Value().(*hold).unanswered.Store(true)
 		}
 	}
-	// One batch is one call: it counts once, as a failure only if nothing in
-	// it was answered.
-	verdict := errs[0]
-	for _, err := range errs {
-		if err == nil || errors.Is(err, watchdog.ErrNotHeld) {
-			verdict = nil
+	// One batch is one call to each part: it counts once, as a failure only if
+	// nothing in it was answered.
+	verdicts := make(map[*part]error, 1)
+	for i, err := range errs {
+		p := l.store.part(reqs[i].Name)
+		before, seen := verdicts[p]
+		switch {
+		case err == nil || errors.Is(err, watchdog.ErrNotHeld) || seen && before == nil:
+			verdicts[p] = nil
+		case !seen:
+			verdicts[p] = err
 		}
 	}
-	// A call that was cut short because belief was about to end says nothing.
-	// (The watchdog's clock for the call began a moment before ours.)
-	if verdict == nil || ctx.Err() == nil || time.Since(sent) >= l.cfg.CallTimeout*9/10 {
-		l.report(verdict)
+	for p, verdict := range verdicts {
+		// A call that was cut short because belief was about to end says nothing.
+		// (The watchdog's clock for the call began a moment before ours.)
+		if verdict == nil || ctx.Err() == nil || time.Since(sent) >= l.cfg.CallTimeout*9/10 {
+			l.report(p, verdict)
+		}
 	}
 	return errs
 }

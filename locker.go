@@ -46,11 +46,46 @@ type Locker struct {
 // backend is a store and what is known of its health.
 type backend struct {
 	Store
-	breaker degrade.Breaker
+	split Partitioned // the store, if it has parts
+	whole part        // all of a store without parts, and what is in no known part
+	parts sync.Map    // by name, of *part
+
 	lastErr atomic.Pointer[error]
 
 	mu     sync.Mutex
-	change chan struct{} // closed, and replaced, when the breaker opens or closes
+	change chan struct{} // closed, and replaced, when a breaker opens or closes
+}
+
+// part is what fails as a whole.
+type part struct {
+	breaker degrade.Breaker
+	lastErr atomic.Pointer[error]
+}
+
+// part finds the part of a lock.
+func (b *backend) part(n Name) *part {
+	if b.split == nil {
+		return &b.whole
+	}
+	name := b.split.Part(n)
+	if name == "" {
+		return &b.whole
+	}
+	p, ok := b.parts.Load(name)
+	if !ok {
+		p, _ = b.parts.LoadOrStore(name, new(part))
+	}
+	return p.(*part)
+}
+
+// available reports whether all parts are worth a try.
+func (b *backend) available() bool {
+	ok := !b.whole.breaker.Open()
+	b.parts.Range(func(_, p any) bool {
+		ok = ok && !p.(*part).breaker.Open()
+		return ok
+	})
+	return ok
 }
 
 // changed is closed at the next change of the store's health.
@@ -111,6 +146,7 @@ func New(cfg Config) (*Locker, error) {
 		closing:   make(chan struct{}),
 		closed:    make(chan struct{}),
 	}
+	l.store.split, _ = cfg.Stores[0].(Partitioned)
 	l.holder = fmt.Sprintf("%s@%s#%d", cfg.App, host, l.pid)
 	l.undo = &undoer{locker: l}
 	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
@@ -267,7 +303,8 @@ type Status struct {
 type StoreStatus struct {
 	Tier      Tier
 	Guarantee Guarantee
-	// Available is false after three failures in a row, until an answer comes.
+	// Available is false after three failures in a row, of any part of the
+	// store, until an answer comes.
 	Available bool
 	// LastError is the last failure, also if the store has answered since.
 	LastError error
@@ -275,7 +312,7 @@ type StoreStatus struct {
 
 // Status reads the present state. It does no I/O.
 func (l *Locker) Status() Status {
-	st := StoreStatus{Tier: l.store.Tier(), Guarantee: l.store.Guarantee(), Available: !l.store.breaker.Open()}
+	st := StoreStatus{Tier: l.store.Tier(), Guarantee: l.store.Guarantee(), Available: l.store.available()}
 	if err := l.store.lastErr.Load(); err != nil {
 		st.LastError = *err
 	}
@@ -294,20 +331,20 @@ func (l *Locker) Status() Status {
 	return s
 }
 
-// report tells the breaker how a call to the store went. A failure that the
+// report tells the breaker of a part how a call went. A failure that the
 // caller's own time limit may have caused proves nothing and is not to be
 // reported.
-func (l *Locker) report(err error) {
-	b := l.store
+func (l *Locker) report(p *part, err error) {
 	if err == nil || errors.Is(err, ErrMisconfigured) || errors.Is(err, ErrLate) {
-		if b.breaker.Success() {
+		if p.breaker.Success() {
 			l.storeChanged(nil)
 		}
 		return
 	}
 	last := err // err itself must not escape: it is nil nearly always
-	b.lastErr.Store(&last)
-	if b.breaker.Failure(time.Now()) {
+	p.lastErr.Store(&last)
+	l.store.lastErr.Store(&last)
+	if p.breaker.Failure(time.Now()) {
 		l.storeChanged(err)
 	}
 }

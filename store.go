@@ -204,6 +204,15 @@ func (o Ownership) String() string {
 	return fmt.Sprintf("ownership(%d)", uint8(o))
 }
 
+// Partitioned is an optional interface of a Store of which parts fail by
+// themselves, such as the masters of a Redis Cluster. Without it a store that
+// fails three times in a row is not tried for a moment, whatever was asked for.
+type Partitioned interface {
+	// Part names the part that serves a lock, as far as is known now, "" where
+	// it is not. It does no I/O and does not block. There are few parts.
+	Part(name Name) string
+}
+
 // Watcher is an optional interface of a Store that can tell when a key may
 // have become free. Without it waiters poll.
 type Watcher interface {

@@ -160,7 +160,7 @@ func (u *undoer) try(t *undoTask) bool {
 	req := t.req
 	req.Keep = max(0, t.keepUntil.Sub(sent))
 	state, err := l.store.Release(ctx, req)
-	l.report(err)
+	l.report(l.store.part(req.Name), err)
 	if errors.Is(err, ErrMisconfigured) {
 		// An answer about this key, and not a store that is down.
 		u.mu.Lock()

@@ -277,6 +277,9 @@ func (s *Store) broke(err error) {
 		s.lost(err)
 		return
 	}
+	if s.clocks.slots != nil {
+		s.hub.lookOnce() // another node may have taken over
+	}
 	s.askClock()
 }
 

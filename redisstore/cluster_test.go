@@ -63,10 +63,13 @@ func keysOn(t testing.TB, c *rig.Cluster, nodes ...*rig.RedisServer) []string {
 	return keys
 }
 
+// The tests here run in parallel: goroutines that they leave are found by
+// rig.Main, in the end.
+
 // A watch is subscribed to at the node that serves its lock, and follows the
 // lock's slot: the server ends the subscription there without being asked.
 func TestWatchFollowsItsSlot(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s, other := openCluster(t, c), openCluster(t, c)
 	keys := keysOn(t, c, c.Nodes...)
@@ -129,7 +132,7 @@ func TestWatchFollowsItsSlot(t *testing.T) {
 // A slot that comes back before the watch is gone, watched and closed over and
 // over: what the server ended and what we ended are not mixed up.
 func TestWatchesWhileASlotMoves(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s, other := openCluster(t, c), openCluster(t, c)
 	key := keysOn(t, c, c.Nodes[0])[0]
@@ -187,6 +190,7 @@ func TestWatchesWhileASlotMoves(t *testing.T) {
 // Scenario 57 on a Cluster: the master of a watched lock dies, or falls silent,
 // and its replica takes over.
 func TestWatchOutlivesItsMaster(t *testing.T) {
+	t.Parallel()
 	for _, lose := range []struct {
 		name string
 		f    func(*rig.RedisServer)
@@ -236,7 +240,7 @@ func TestWatchOutlivesItsMaster(t *testing.T) {
 // Where no node serves the lock, or none at all is there, Watch does not keep
 // its caller waiting, and works again by itself.
 func TestWatchWithoutAMaster(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	c := rig.StartCluster(t, false)
 	s := openCluster(t, c)
 	keys := keysOn(t, c, c.Nodes...)
@@ -275,4 +279,61 @@ func TestWatchWithoutAMaster(t *testing.T) {
 	wantPush(t, s, w, keys[0])
 	w2 := eventuallyWatch(t, s, keys[1])
 	wantPush(t, s, w2, keys[1])
+}
+
+// A slot that nobody serves is no business of the other watches at the node that
+// served it.
+func TestWatchInASlotThatNobodyServes(t *testing.T) {
+	t.Parallel()
+	c := rig.StartCluster(t, false)
+	s := openCluster(t, c)
+	good := watch(t, s, keysOn(t, c, c.Nodes[0])[0])
+	bad := ""
+	for n := 1000; bad == ""; n++ {
+		if key := fmt.Sprint("key-", n); c.OwnerOf(keyOf(key)) == c.Nodes[0] {
+			bad = key
+		}
+	}
+	slot := fmt.Sprint(c.Slot(keyOf(bad)))
+	for _, n := range c.Nodes {
+		n.Do("CLUSTER", "DELSLOTS", slot)
+	}
+	for range 5 {
+		_, err := s.Watch(background, name(bad))
+		wantClass(t, "watch in a slot that nobody serves", err, tierlock.ErrUnavailable)
+		time.Sleep(50 * time.Millisecond)
+	}
+	if signalledNow(good) {
+		t.Error("another watch of the node was subscribed anew")
+	}
+	c.Nodes[0].Do("CLUSTER", "ADDSLOTS", slot)
+	c.Healthy()
+	w := eventuallyWatch(t, s, bad)
+	rig.Eventually(t, 10*time.Second, "the store works", func() bool {
+		_, err := s.Acquire(background, ask(bad, "probe", time.Second))
+		return err == nil
+	})
+	mustRelease(t, s, drop(bad, "probe"), tierlock.LeaseOwned)
+	wantPush(t, s, w, bad)
+}
+
+// Part names the node that serves a lock. It may be out of date, until a call
+// fails.
+func TestPart(t *testing.T) {
+	t.Parallel()
+	c := rig.StartCluster(t, false)
+	s := openCluster(t, c)
+	keys := keysOn(t, c, c.Nodes...)
+	for i, n := range c.Nodes {
+		rig.Eventually(t, 5*time.Second, "the part is known", func() bool { return s.Part(name(keys[i])) == n.Addr })
+	}
+	c.Move(keyOf(keys[0]), c.Nodes[1])
+	c.Nodes[2].Kill()
+	rig.Eventually(t, 5*time.Second, "the slot's new node is known", func() bool {
+		_, err := s.Inspect(background, name(keys[2]))
+		return err != nil && s.Part(name(keys[0])) == c.Nodes[1].Addr
+	})
+	if part := open(t, rig.Redis(t).Addr).Part(name("k")); part != "" {
+		t.Errorf("one server has the part %q", part)
+	}
 }

@@ -20,7 +20,7 @@ import (
 // and keeps its connections. It counts as unavailable, and the store finds the
 // new one by itself.
 func TestDemotedBehindAFixedAddress(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	a, b := rig.Redis(t), rig.Redis(t)
 	var target atomic.Pointer[string]
 	target.Store(&a.Addr)
@@ -65,7 +65,7 @@ func (c deafened) Read(p []byte) (int, error) {
 // Scenario 66: a Sentinel client that was never told, and does not ask by
 // itself, finds the new primary because the old one refuses.
 func TestDemotedAndTheMessageIsLost(t *testing.T) {
-	rig.NoLeak(t)
+	t.Parallel()
 	d := rig.StartSentinel(t)
 	opt := sentinelOptions(d)
 	opt.Sentinel.TopologyRefreshInterval = 0

@@ -87,6 +87,17 @@
 //
 // # Sentinel and Cluster
 //
+// A Sentinel deployment is given by its sentinels, a Cluster by some of its
+// nodes:
+//
+//	opt := redisstore.RecommendedOptions("10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379")
+//	opt.Sentinel.MasterSet = "mymaster"
+//	store, err := redisstore.Open(opt)
+//
+//	store, err := redisstore.Open(redisstore.RecommendedOptions("10.0.0.1:6379", "10.0.0.2:6379"))
+//
+// With one address alone ForceSingleClient has to be set to false.
+//
 // One deployment is one vote, whatever it consists of: replicas make it more
 // available, not more certain. A failover may lose the last keys that were
 // written, whose holders then learn it from their next renewal; until then, or

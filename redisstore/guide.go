@@ -8,9 +8,12 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
 )
 
 // The pause from one look at the table of slots to the next grows as long as
@@ -25,11 +28,12 @@ const (
 // are known there only, and the client does not tell. It reads the Cluster's
 // table of slots before the first subscription, and again when a subscription
 // is refused or ended by its node, or a connection is lost. It is guarded by
-// hub.mu, but for asked.
+// hub.mu, but for table and asked.
 type guide struct {
-	table   []slotRange // by first slot; what was read last
-	stale   bool        // it has to be read again
-	hint    string      // the node to ask first
+	table   atomic.Pointer[[]slotRange] // by first slot; what was read last
+	stale   bool                        // it has to be read again while there are topics
+	once    bool                        // it is to be read once in any case
+	hint    string                      // the node to ask first
 	running bool
 	// down is why topics could not be placed by the last look: until retryAt no
 	// new watch is kept waiting.
@@ -51,20 +55,47 @@ type slotsAnswer struct {
 	err   error
 }
 
-// nodeLocked is the node that serves a channel, "" if it is not known.
-func (g *guide) nodeLocked(channel string) string {
-	slot := slotOf(channel)
-	i := sort.Search(len(g.table), func(i int) bool { return g.table[i].last >= slot })
-	if i == len(g.table) || g.table[i].first > slot {
+// node is the node that serves a slot, "" if it is not known.
+func (g *guide) node(slot uint16) string {
+	read := g.table.Load()
+	if read == nil {
 		return ""
 	}
-	return g.table[i].node
+	table := *read
+	i := sort.Search(len(table), func(i int) bool { return table[i].last >= slot })
+	if i == len(table) || table[i].first > slot {
+		return ""
+	}
+	return table[i].node
+}
+
+// Part implements [tierlock.Partitioned]. With a Cluster client it is the address
+// of the node that serves the lock, as far as that is known.
+func (s *Store) Part(name tierlock.Name) string {
+	if s.trouble.Load() != nil || s.clocks.slots == nil {
+		return ""
+	}
+	g := &s.hub.guide
+	if g.table.Load() == nil {
+		s.hub.lookOnce()
+		return ""
+	}
+	return g.node(slotOf(lockKey(name, "")))
+}
+
+// lookOnce has the table read although, perhaps, nothing is watched: before the
+// first call, and after one that failed.
+func (h *hub) lookOnce() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.guide.once = true
+	h.guide.lookLocked(h, "")
 }
 
 // linkLocked is where a new topic probably belongs: a table that is out of date
 // costs a refusal. It is nil, and a look begun, if that is not known.
 func (g *guide) linkLocked(h *hub, channel string) *link {
-	node := g.nodeLocked(channel)
+	node := g.node(slotOf(channel))
 	if node == "" || g.stale {
 		g.lookLocked(h, "")
 	}
@@ -107,11 +138,11 @@ func (h *hub) lookWanted() (hint string, wanted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := &h.guide
-	if h.closed || !g.stale || len(h.topics) == 0 {
+	if h.closed || !g.once && (!g.stale || len(h.topics) == 0) {
 		g.running = false // if the table is stale, the next topic begins a look
 		return "", false
 	}
-	hint, g.hint, g.stale = g.hint, "", false
+	hint, g.hint, g.stale, g.once = g.hint, "", false, false
 	return hint, true
 }
 
@@ -122,11 +153,11 @@ func (h *hub) place(table []slotRange, err error, pause time.Duration) {
 	defer h.mu.Unlock()
 	g := &h.guide
 	if err == nil {
-		g.table = table
+		g.table.Store(&table)
 	}
 	g.down, g.retryAt = err, time.Now().Add(pause)
 	for channel, t := range h.topics {
-		node := g.nodeLocked(channel)
+		node := g.node(slotOf(channel))
 		switch {
 		case err == nil && node == "":
 			g.down = fmt.Errorf("no node serves slot %d", slotOf(channel))

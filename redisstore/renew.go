@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -23,7 +24,8 @@ type renewal struct {
 }
 
 // Renew implements [tierlock.Store]. The batch goes out as pipelines of up to
-// 1,000 renewals, one after the other; CallTimeout bounds them all together.
+// 1,000 renewals, one after the other (those to different nodes of a Cluster at
+// the same time); CallTimeout bounds them all together.
 func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
 	until := time.Now().Add(s.timeout)
 	results := make([]tierlock.RenewResult, len(reqs))
@@ -40,12 +42,30 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 		}
 		todo = append(todo, r)
 	}
-	for len(todo) > 0 {
-		n := min(len(todo), maxBatch)
-		s.renew(ctx, until, todo[:n], reqs, results)
-		todo = todo[n:]
+	var parts sync.WaitGroup
+	for _, todo := range s.byPart(todo, reqs) {
+		parts.Go(func() {
+			for len(todo) > 0 {
+				n := min(len(todo), maxBatch)
+				s.renew(ctx, until, todo[:n], reqs, results)
+				todo = todo[n:]
+			}
+		})
 	}
+	parts.Wait()
 	return results
+}
+
+// byPart splits a batch into what each node of a Cluster gets: the client would
+// send it in one go, too, but answers when the last node has, so that one that
+// is silent would cost the others their leases.
+func (s *Store) byPart(todo []renewal, reqs []tierlock.RenewRequest) map[string][]renewal {
+	parts := make(map[string][]renewal, 1)
+	for _, r := range todo {
+		part := s.Part(reqs[r.index].Name)
+		parts[part] = append(parts[part], r)
+	}
+	return parts
 }
 
 func (s *Store) renew(ctx context.Context, until time.Time, batch []renewal, reqs []tierlock.RenewRequest, results []tierlock.RenewResult) {

@@ -86,6 +86,8 @@ type trouble struct{ err error }
 var (
 	_ tierlock.Store   = (*Store)(nil)
 	_ tierlock.Watcher = (*Store)(nil)
+
+	_ tierlock.Partitioned = (*Store)(nil)
 )
 
 // New makes a store over a client that the caller keeps: it must stay open

@@ -42,7 +42,7 @@ func lockUnlock(t testing.TB, s tierlock.Store, key string) {
 }
 
 func channels(srv *rig.RedisServer) int {
-	return len(srv.Do("PUBSUB", "SHARDCHANNELS").([]any)) + len(srv.Do("PUBSUB", "CHANNELS").([]any))
+	return len(srv.Do("PUBSUB", "SHARDCHANNELS", "lock:*").([]any)) + len(srv.Do("PUBSUB", "CHANNELS", "lock:*").([]any))
 }
 
 func allChannels(servers []*rig.RedisServer) (n int) {

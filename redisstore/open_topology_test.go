@@ -1,0 +1,72 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
+)
+
+// Scenarios 4 and 70: a Sentinel deployment or a Cluster that is not there, or
+// only in part, when the store is opened.
+func TestOpenTopologies(t *testing.T) {
+	t.Parallel()
+	for _, where := range []struct {
+		name  string
+		start func(testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption)
+	}{
+		{"sentinel", func(t testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption) {
+			d := rig.StartSentinel(t)
+			return d.Sentinels, d.Nodes, sentinelOptions(d)
+		}},
+		{"cluster", func(t testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption) {
+			c := rig.StartCluster(t, false)
+			return c.Nodes, nil, clusterOptions(c)
+		}},
+	} {
+		t.Run(where.name, func(t *testing.T) {
+			t.Parallel()
+			asked, data, opt := where.start(t)
+
+			// One address is enough, and need not be of the kind of a single server.
+			one := opt
+			one.InitAddress = opt.InitAddress[1:2]
+			s := openWith(t, one, redisstore.Options{})
+			for _, key := range []string{"a", "b", "c", "d", "e", "f"} { // of several nodes
+				lockUnlock(t, s, key)
+			}
+
+			// The first one of several is down.
+			asked[0].Kill()
+			s = openWith(t, opt, redisstore.Options{})
+			if where.name == "sentinel" {
+				works(t, s)
+			} else {
+				rig.Eventually(t, 10*time.Second, "a lock of a node that is there", func() bool {
+					res, err := s.Acquire(background, ask("probe-"+newLease(), newLease(), time.Second))
+					return err == nil && res.Granted
+				})
+			}
+
+			// Nothing is there: calls fail at once, and all is well when it is.
+			for _, srv := range append(asked[1:len(asked):len(asked)], data...) {
+				srv.Kill()
+			}
+			within(t, 4*time.Second, "OpenWith", func() { s = openWith(t, opt, redisstore.Options{}) })
+			failsFast(t, s, tierlock.ErrUnavailable)
+			for _, srv := range append(data[:len(data):len(data)], asked...) {
+				srv.Start()
+			}
+			rig.Eventually(t, 30*time.Second, "the store works", func() bool {
+				lease := newLease()
+				res, err := s.Acquire(background, ask("later", lease, time.Second))
+				return err == nil && res.Granted
+			})
+			eventuallyWatch(t, s, "watched").Close()
+		})
+	}
+}
