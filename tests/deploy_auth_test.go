@@ -61,6 +61,7 @@ func TestPasswordRotatedAway(t *testing.T) {
 			mustUnlock(t, mustLock(t, l, "job", "other"))
 
 			srv.Do(r.kill...)
+			free := freeAt(t, srv, k)
 			// Who meets the cut connection itself gets the connection's error.
 			rig.Eventually(t, patience, "the password is told", func() bool {
 				_, err := l.TryLock(bg, "job", "other")
@@ -68,7 +69,7 @@ func TestPasswordRotatedAway(t *testing.T) {
 			})
 			_, err := l.TryLock(bg, "job", "other")
 			wantClass(t, "TryLock", err, tierlock.ErrMisconfigured, "WRONGPASS invalid username-password pair")
-			endsInTime(t, srv, k, locked, "WRONGPASS")
+			endsInTime(t, free, k, locked, "WRONGPASS")
 			if st := l.Status().Stores[0]; !st.Available {
 				t.Errorf("status %+v; a wrong password is no outage", st)
 			}
@@ -160,12 +161,15 @@ func TestPermissionWithdrawnInMidHold(t *testing.T) {
 			}
 			if c.withdraw == nil {
 				srv.Do("ACL", "DELUSER", "app")
+			} else {
+				user(srv, c.withdraw...)
+			}
+			free := freeAt(t, srv, k)
+			if c.withdraw == nil {
 				rig.Eventually(t, patience, "the cut connection was met", func() bool {
 					_, err := l.TryLock(bg, "job", "other")
 					return contains(err, c.says)
 				})
-			} else {
-				user(srv, c.withdraw...)
 			}
 			if other, err := l.TryLock(bg, "job", "other"); c.acquires {
 				if err != nil {
@@ -175,7 +179,7 @@ func TestPermissionWithdrawnInMidHold(t *testing.T) {
 			} else {
 				wantClass(t, "TryLock", err, tierlock.ErrMisconfigured, c.says)
 			}
-			endsInTime(t, srv, k, locked, c.says)
+			endsInTime(t, free, k, locked, c.says)
 			if !c.acquires {
 				// Who waits is told, when the key is free at the latest.
 				select {

@@ -57,14 +57,21 @@ func wantSays(t testing.TB, what string, err error, says ...string) {
 	}
 }
 
-// endsInTime waits until a hold is lost because no renewal succeeded, and
-// checks that belief was over before the key is free for others. It is for
-// holds that are renewed no more: the end of the key is read first. locked is
-// when the lock was given.
-func endsInTime(t testing.TB, srv *rig.RedisServer, k *tierlock.Lock, locked time.Time, says ...string) {
+// freeAt is when the key of a hold ends, if it is renewed no more.
+func freeAt(t testing.TB, srv *rig.RedisServer, k *tierlock.Lock) time.Time {
 	t.Helper()
-	tok := k.Token()
-	free := time.UnixMilli(srv.Int("PEXPIRETIME", keyOf(tok.Resource, tok.Key)))
+	ms := srv.Int("PEXPIRETIME", keyOf(k.Token().Resource, k.Token().Key))
+	if ms < 0 {
+		t.Fatalf("the key of %v is gone already", k.Token())
+	}
+	return time.UnixMilli(ms)
+}
+
+// endsInTime waits until a hold is lost because no renewal succeeded, and
+// checks that belief was over before the key is free for others. locked is when
+// the lock was given.
+func endsInTime(t testing.TB, free time.Time, k *tierlock.Lock, locked time.Time, says ...string) {
+	t.Helper()
 	waitEnd(t, k)
 	err := context.Cause(k.Context())
 	wantLost(t, "cause", err, "unconfirmed")

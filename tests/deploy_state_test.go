@@ -66,6 +66,10 @@ func TestServerRefuses(t *testing.T) {
 			plain, explicit := mustLock(t, l, "job", "plain"), mustLock(t, l, "job", "explicit", tierlock.Holder("import-7"))
 			long := mustLock(t, l, "long", "k")
 			c.cause(t, srv)
+			var free [2]time.Time
+			if c.reads {
+				free = [2]time.Time{freeAt(t, srv, plain), freeAt(t, srv, explicit)}
+			}
 
 			_, err := other.TryLock(bg, "job", "plain")
 			if c.reads {
@@ -109,8 +113,8 @@ func TestServerRefuses(t *testing.T) {
 						wantSays(t, "Unlock", k.Unlock(), c.says)
 					}
 				} else {
-					endsInTime(t, srv, plain, locked, c.says)
-					endsInTime(t, srv, explicit, locked, c.says)
+					endsInTime(t, free[0], plain, locked, c.says)
+					endsInTime(t, free[1], explicit, locked, c.says)
 				}
 				wantNotIs(t, "the hold with a long lease", long.Err(), tierlock.ErrLost)
 			}
