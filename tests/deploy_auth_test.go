@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -201,4 +202,49 @@ func TestPermissionWithdrawnInMidHold(t *testing.T) {
 			locksAgain(t, l, "job", "k")
 		})
 	}
+}
+
+// The function that knows the password fails, or hangs: that is an outage like
+// another, told with the function's own error, and costs no caller more than
+// the limit of a call.
+func TestCredentialsFnFails(t *testing.T) {
+	t.Parallel()
+	srv := rig.Redis(t, "--requirepass", "first")
+	sealed := errors.New("the vault is sealed")
+	var fail, hang atomic.Bool
+	release := make(chan struct{})
+	s := openAs(t, srv.Addr, func(o *rueidis.ClientOption) {
+		o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			if hang.Load() {
+				<-release
+			}
+			if fail.Load() {
+				return rueidis.AuthCredentials{}, sealed
+			}
+			return rueidis.AuthCredentials{Password: "first"}, nil
+		}
+	})
+	l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 20 * time.Second})
+	k := mustLock(t, l, "job", "k")
+	fail.Store(true)
+	srv.Do("CLIENT", "KILL", "TYPE", "normal")
+	rig.Eventually(t, patience, "the function's error is told", func() bool {
+		_, err := l.TryLock(bg, "job", "other")
+		return errors.Is(err, tierlock.ErrUnavailable) && contains(err, sealed.Error())
+	})
+	fail.Store(false)
+	locksAgain(t, l, "job", "other")
+
+	hang.Store(true)
+	srv.Do("CLIENT", "KILL", "TYPE", "normal")
+	for range 5 {
+		start := time.Now()
+		_, err := l.TryLock(bg, "job", "other")
+		wantClass(t, "TryLock", err, tierlock.ErrUnavailable)
+		between(t, "its time", time.Since(start), 0, callTimeout+slack)
+	}
+	hang.Store(false)
+	close(release)
+	locksAgain(t, l, "job", "other")
+	mustUnlock(t, k)
 }
