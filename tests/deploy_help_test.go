@@ -29,6 +29,23 @@ func openAs(t testing.TB, addr string, change func(*rueidis.ClientOption)) *redi
 	return s
 }
 
+// patientLocker is for calls of which the answer is the point, on a machine that
+// may stand still for a while: long limits, and a lease that bounds no call.
+func patientLocker(t testing.TB, addr string, change func(*rueidis.ClientOption)) *tierlock.Locker {
+	t.Helper()
+	opt := redisstore.RecommendedOptions(addr)
+	opt.Dialer.Timeout = 2 * time.Second
+	change(&opt)
+	s, err := redisstore.OpenWith(opt, redisstore.Options{CallTimeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	cfg := config(s, tierlock.Resource{Name: "job", TTL: time.Minute, Reentrant: true})
+	cfg.CallTimeout = 2 * time.Second
+	return lockerOf(t, cfg)
+}
+
 func asUser(name, password string) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) { o.Username, o.Password = name, password }
 }
