@@ -12,6 +12,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
 )
 
 // Scenario 66: a server that refuses, for each reason that a real one can be
@@ -59,9 +60,14 @@ func TestServerRefuses(t *testing.T) {
 			t.Parallel()
 			const ttl = 2 * time.Second
 			srv := rig.Redis(t)
-			s := newSpy(open(t, srv.Addr))
+			// Long limits: a server that runs a script answers when it gets round
+			// to it, and it is the answer that is looked at.
+			const limit = 2 * time.Second
+			s := newSpy(open(t, srv.Addr, redisstore.Options{CallTimeout: limit}))
 			res := []tierlock.Resource{{Name: "job", TTL: ttl, Reentrant: true}, {Name: "long", TTL: 8 * time.Second}, {Name: "min", TTL: ttl, MinHold: ttl / 3}}
-			l := newLocker(t, s, res...)
+			cfg := config(s, res...)
+			cfg.CallTimeout = limit
+			l := lockerOf(t, cfg)
 			other := patientLocker(t, srv.Addr, func(*rueidis.ClientOption) {}) // without holds: its failures are the calls below
 			released, locked := mustLock(t, l, "job", "released"), time.Now()
 			kept := mustLock(t, l, "min", "released")
