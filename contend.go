@@ -237,7 +237,9 @@ func (a *acquisition) failure(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ended(ctx)
 	}
-	if !a.cut || !a.held { // a held key whose last look our own wait cut short is just held
+	// A held key whose last look our own wait cut short is just held; and a call
+	// cut short does not hide what the store said to the one before.
+	if !a.cut || !a.held && a.failed == nil {
 		a.failed = err
 	}
 	a.cut = false

@@ -282,6 +282,26 @@ func TestEndOfWaitTellsWhy(t *testing.T) {
 	})
 }
 
+// A wait that ends in the middle of a call tells what the store said before, and
+// not that this call was cut short.
+func TestEndOfWaitTellsWhatTheStoreSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, s, _, _ := twoLockers(t)
+		full := fmt.Errorf("%w: out of memory", tierlock.ErrUnavailable)
+		s.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Before, Err: full, Times: 1})
+		time.AfterFunc(10*time.Millisecond, func() { // before it is tried again
+			s.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Slow, Delay: 10 * time.Second})
+		})
+		k, err := l.Lock(bg, "r", "1", tierlock.Wait(200*time.Millisecond))
+		wantNoLock(t, k)
+		wantIs(t, "end of the wait", err, tierlock.ErrUnavailable, full)
+		wantNotIs(t, "end of the wait", err, tierlock.ErrHeld, context.DeadlineExceeded)
+		s.ClearAll()
+		s.Wait()
+		idle(t, l)
+	})
+}
+
 // Scenario 46: the lease bounds no wait, and the wait no lease.
 func TestWaitAndTTLAreIndependent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -37,6 +37,15 @@
 // and the next leads to another server, the former's clock counts until the
 // first answer.
 //
+// # A server whose clock is stepped
+//
+// A step forward past a lease ends it early: another may get the lock, with a
+// larger fence, and the former holder is told at its next renewal. A step back
+// makes keys live longer by as much, unless they are released. Neither makes
+// acquires fail, but for one repetition inside the call. Fences rise over any
+// step within a minute of the last grant of the lock; after that a clock that is
+// set back may give smaller ones than before.
+//
 // # Explicit holders
 //
 // Leases under one explicit holder share the key. The last release decides how

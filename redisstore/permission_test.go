@@ -222,3 +222,20 @@ func TestPermissionHints(t *testing.T) {
 		}
 	}
 }
+
+// A client that is to keep a cache, for a user that may not ask for it.
+func TestCacheWithoutPermission(t *testing.T) {
+	srv := rig.Redis(t)
+	permit(srv, "+@all", "~*", "&*", "-client|tracking")
+	opt := patient(srv.Addr)
+	opt.Username, opt.Password, opt.DisableCache = "app", "pw", false
+	s, err := redisstore.OpenWith(opt, calm)
+	wantClass(t, "open with a cache", err, tierlock.ErrMisconfigured)
+	for _, part := range []string{"missing permission: +client|tracking;", "DisableCache"} {
+		if s != nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("got %v, %v; wanted an error that names %s", s, err, part)
+		}
+	}
+	opt.DisableCache = true
+	works(t, openWith(t, opt, calm))
+}

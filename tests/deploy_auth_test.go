@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,20 +62,23 @@ func TestPasswordRotatedAway(t *testing.T) {
 			mustUnlock(t, mustLock(t, l, "job", "other"))
 
 			srv.Do(r.kill...)
+			free := freeAt(t, srv, k)
 			// Who meets the cut connection itself gets the connection's error.
+			var err error
 			rig.Eventually(t, patience, "the password is told", func() bool {
-				_, err := l.TryLock(bg, "job", "other")
+				_, err = l.TryLock(bg, "job", "other")
 				return contains(err, "WRONGPASS")
 			})
-			_, err := l.TryLock(bg, "job", "other")
 			wantClass(t, "TryLock", err, tierlock.ErrMisconfigured, "WRONGPASS invalid username-password pair")
-			endsInTime(t, srv, k, locked, "WRONGPASS")
+			endsInTime(t, free, k, locked, "WRONGPASS")
 			if st := l.Status().Stores[0]; !st.Available {
 				t.Errorf("status %+v; a wrong password is no outage", st)
 			}
 			goneWithin(t, srv, patience, "job", "k")
 			time.Sleep(ttl / 2)
-			if n := len(log.all()); n > 6 {
+			// The loss, and where three calls in a row met cut connections an
+			// outage with its end.
+			if n := len(log.all()); n < 1 || n > 3 {
 				t.Errorf("%d log lines for one loss: %q", n, log.all())
 			}
 
@@ -144,25 +148,49 @@ func TestPermissionWithdrawnInMidHold(t *testing.T) {
 			user(srv, rules...)
 			s := newSpy(openAs(t, srv.Addr, asUser("app", "pw")))
 			l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl}, tierlock.Resource{Name: "long", TTL: 6 * time.Second})
+			other := patientLocker(t, srv.Addr, asUser("app", "pw"))
 			k, locked := mustLock(t, l, "job", "k"), time.Now()
 			long := mustLock(t, l, "long", "k")
+			waiter := make(chan error, 1)
+			if !c.acquires {
+				go func() {
+					_, err := other.Lock(bg, "job", "k", tierlock.Wait(patience))
+					waiter <- err
+				}()
+				rig.Eventually(t, patience, "one waits", func() bool {
+					return len(srv.Do("PUBSUB", "SHARDCHANNELS").([]any)) > 0
+				})
+			}
 			if c.withdraw == nil {
 				srv.Do("ACL", "DELUSER", "app")
-				rig.Eventually(t, patience, "the cut connection was met", func() bool {
-					_, err := l.TryLock(bg, "job", "other")
-					return contains(err, c.says)
-				})
 			} else {
 				user(srv, c.withdraw...)
 			}
-			if _, err := l.TryLock(bg, "job", "other"); c.acquires {
+			free := freeAt(t, srv, k)
+			if c.withdraw == nil {
+				rig.Eventually(t, patience, "the cut connection was met", func() bool {
+					_, err := other.TryLock(bg, "job", "other")
+					return contains(err, c.says)
+				})
+			}
+			if k, err := other.TryLock(bg, "job", "other"); c.acquires {
 				if err != nil {
-					t.Errorf("TryLock: %v", err)
+					t.Fatalf("TryLock: %v", err)
 				}
+				wantClass(t, "Unlock", k.Unlock(), tierlock.ErrMisconfigured, c.says, "release not confirmed")
 			} else {
 				wantClass(t, "TryLock", err, tierlock.ErrMisconfigured, c.says)
 			}
-			endsInTime(t, srv, k, locked, c.says)
+			endsInTime(t, free, k, locked, c.says)
+			if !c.acquires {
+				// Who waits is told, when the key is free at the latest.
+				select {
+				case err := <-waiter:
+					wantClass(t, "the waiter", err, tierlock.ErrMisconfigured, c.says)
+				case <-time.After(ttl + slack):
+					t.Error("a waiter goes on though the store is misconfigured")
+				}
+			}
 			if st := l.Status().Stores[0]; !st.Available {
 				t.Errorf("status %+v; a missing permission is no outage", st)
 			}
@@ -175,4 +203,49 @@ func TestPermissionWithdrawnInMidHold(t *testing.T) {
 			locksAgain(t, l, "job", "k")
 		})
 	}
+}
+
+// The function that knows the password fails, or hangs: that is an outage like
+// another, told with the function's own error, and costs no caller more than
+// the limit of a call.
+func TestCredentialsFnFails(t *testing.T) {
+	t.Parallel()
+	srv := rig.Redis(t, "--requirepass", "first")
+	sealed := errors.New("the vault is sealed")
+	var fail, hang atomic.Bool
+	release := make(chan struct{})
+	s := openAs(t, srv.Addr, func(o *rueidis.ClientOption) {
+		o.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			if hang.Load() {
+				<-release
+			}
+			if fail.Load() {
+				return rueidis.AuthCredentials{}, sealed
+			}
+			return rueidis.AuthCredentials{Password: "first"}, nil
+		}
+	})
+	l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 20 * time.Second})
+	k := mustLock(t, l, "job", "k")
+	fail.Store(true)
+	srv.Do("CLIENT", "KILL", "TYPE", "normal")
+	rig.Eventually(t, patience, "the function's error is told", func() bool {
+		_, err := l.TryLock(bg, "job", "other")
+		return errors.Is(err, tierlock.ErrUnavailable) && contains(err, sealed.Error())
+	})
+	fail.Store(false)
+	locksAgain(t, l, "job", "other")
+
+	hang.Store(true)
+	srv.Do("CLIENT", "KILL", "TYPE", "normal")
+	for range 5 {
+		start := time.Now()
+		_, err := l.TryLock(bg, "job", "other")
+		wantClass(t, "TryLock", err, tierlock.ErrUnavailable)
+		between(t, "its time", time.Since(start), 0, callTimeout+slack)
+	}
+	hang.Store(false)
+	close(release)
+	locksAgain(t, l, "job", "other")
+	mustUnlock(t, k)
 }

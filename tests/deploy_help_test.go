@@ -29,6 +29,23 @@ func openAs(t testing.TB, addr string, change func(*rueidis.ClientOption)) *redi
 	return s
 }
 
+// patientLocker is for calls of which the answer is the point, on a machine that
+// may stand still for a while: long limits, and a lease that bounds no call.
+func patientLocker(t testing.TB, addr string, change func(*rueidis.ClientOption)) *tierlock.Locker {
+	t.Helper()
+	opt := redisstore.RecommendedOptions(addr)
+	opt.Dialer.Timeout = 2 * time.Second
+	change(&opt)
+	s, err := redisstore.OpenWith(opt, redisstore.Options{CallTimeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	cfg := config(s, tierlock.Resource{Name: "job", TTL: time.Minute, Reentrant: true})
+	cfg.CallTimeout = 2 * time.Second
+	return lockerOf(t, cfg)
+}
+
 func asUser(name, password string) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) { o.Username, o.Password = name, password }
 }
@@ -57,14 +74,21 @@ func wantSays(t testing.TB, what string, err error, says ...string) {
 	}
 }
 
-// endsInTime waits until a hold is lost because no renewal succeeded, and
-// checks that belief was over before the key is free for others. It is for
-// holds that are renewed no more: the end of the key is read first. locked is
-// when the lock was given.
-func endsInTime(t testing.TB, srv *rig.RedisServer, k *tierlock.Lock, locked time.Time, says ...string) {
+// freeAt is when the key of a hold ends, if it is renewed no more.
+func freeAt(t testing.TB, srv *rig.RedisServer, k *tierlock.Lock) time.Time {
 	t.Helper()
-	tok := k.Token()
-	free := time.UnixMilli(srv.Int("PEXPIRETIME", keyOf(tok.Resource, tok.Key)))
+	ms := srv.Int("PEXPIRETIME", keyOf(k.Token().Resource, k.Token().Key))
+	if ms < 0 {
+		t.Fatalf("the key of %v is gone already", k.Token())
+	}
+	return time.UnixMilli(ms)
+}
+
+// endsInTime waits until a hold is lost because no renewal succeeded, and
+// checks that belief was over before the key is free for others. locked is when
+// the lock was given.
+func endsInTime(t testing.TB, free time.Time, k *tierlock.Lock, locked time.Time, says ...string) {
+	t.Helper()
 	waitEnd(t, k)
 	err := context.Cause(k.Context())
 	wantLost(t, "cause", err, "unconfirmed")

@@ -19,7 +19,7 @@ import (
 func TestDeploymentsWithoutEverything(t *testing.T) {
 	t.Parallel()
 	const (
-		ttl, keys = time.Second, 8
+		ttl, keys = 2 * time.Second, 8
 		waiting   = 2500 * time.Millisecond
 		poll      = 250 * time.Millisecond
 	)

@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"context"
 	"errors"
 	"time"
 )
@@ -140,7 +141,7 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	// has already called over could be revived.
 	now := Now()
 	cut := err != nil && l.w.closed.Load() && !errors.Is(err, ErrNotHeld)
-	if err != nil && !cut && !l.ended {
+	if err != nil && !cut && !l.ended && !(l.err != nil && l.cutShort(c, err)) {
 		l.err = err
 	}
 	// A confirmation that comes after the end is worth nothing: somebody may
@@ -171,6 +172,12 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	}
 	l.retryLocked(now)
 	return verdict{}
+}
+
+// cutShort says that an error only tells that belief was about to end: the call
+// had less time than others. It must not hide what the store said before.
+func (l *Lease) cutShort(c *call, err error) bool {
+	return c.limit < l.w.cfg.CallTimeout && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errUnsent))
 }
 
 // retryLocked plans the next attempt after one that got no answer.

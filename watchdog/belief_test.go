@@ -101,6 +101,29 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
+// The loss tells what the store said last, and not that the last call was given
+// up because belief was about to end.
+func TestLossTellsWhatTheStoreSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cut := 0
+		s := &store{answer: func(ctx context.Context, x sending) error {
+			if x.deadline-x.at == 500*ms {
+				return errDown
+			}
+			cut++
+			time.Sleep(x.deadline - x.at - ms) // before the scheduler notices the end
+			return fmt.Errorf("no answer: %w", context.DeadlineExceeded)
+		}}
+		w := newDog(t, s)
+		e := newEnds()
+		w.Watch(watchdog.Spec{Sent: watchdog.Now(), TTL: 3 * sec, OnEnd: e.add})
+		sleep(3 * sec)
+		if end := e.want(t, watchdog.Unconfirmed, 2700*ms); !errors.Is(end.Err, errDown) || cut == 0 {
+			t.Errorf("the end says %v after %d calls that were cut short; want %v", end.Err, cut, errDown)
+		}
+	})
+}
+
 // When attempts are made, by what the store answers to them in turn.
 func TestRetryPattern(t *testing.T) {
 	for _, tc := range []struct {
