@@ -93,7 +93,7 @@ func TestEachMissingPermissionIsNamed(t *testing.T) {
 		"+evalsha":          "acquire again renew release acquire+ again+ renew+ inspect+ release+",
 		"+eval":             "acquire again renew release acquire+ again+ renew+ inspect+ release+ watch",
 		"+time":             "acquire again acquire+ again+ renew+ inspect+ release+ watch",
-		"+get":              "acquire again inspect acquire+ again+ inspect+",
+		"+get":              "again inspect acquire+ again+ inspect+",
 		"+set":              "acquire acquire+",
 		"+getrange":         "renew release renew+ release+",
 		"+del":              "release acquire+ release+",
