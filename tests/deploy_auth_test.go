@@ -53,7 +53,7 @@ func TestPasswordRotatedAway(t *testing.T) {
 			s := newSpy(openAs(t, srv.Addr, asUser(r.user, "first")))
 			log := &logBook{}
 			cfg := config(s, tierlock.Resource{Name: "job", TTL: ttl})
-			cfg.Logger = newLogger(log)
+			cfg.Logger, cfg.CallTimeout = newLogger(log), 2*time.Second
 			l := lockerOf(t, cfg)
 			k := mustLock(t, l, "job", "k")
 			locked := time.Now()
@@ -147,7 +147,9 @@ func TestPermissionWithdrawnInMidHold(t *testing.T) {
 			srv := rig.Redis(t)
 			user(srv, rules...)
 			s := newSpy(openAs(t, srv.Addr, asUser("app", "pw")))
-			l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl}, tierlock.Resource{Name: "long", TTL: 6 * time.Second})
+			cfg := config(s, tierlock.Resource{Name: "job", TTL: ttl}, tierlock.Resource{Name: "long", TTL: 6 * time.Second})
+			cfg.CallTimeout = 2 * time.Second
+			l := lockerOf(t, cfg)
 			other := patientLocker(t, srv.Addr, asUser("app", "pw"))
 			k, locked := mustLock(t, l, "job", "k"), time.Now()
 			long := mustLock(t, l, "long", "k")

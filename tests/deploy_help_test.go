@@ -21,7 +21,7 @@ func openAs(t testing.TB, addr string, change func(*rueidis.ClientOption)) *redi
 	t.Helper()
 	opt := redisstore.RecommendedOptions(addr)
 	change(&opt)
-	s, err := redisstore.Open(opt)
+	s, err := redisstore.OpenWith(opt, redisstore.Options{CallTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
