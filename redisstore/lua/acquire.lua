@@ -5,7 +5,7 @@
 -- ARGV: 4 lease as JSON, without its opening quote.
 if call('SET', KEYS[1], value(), 'NX', 'PX', ARGV[3]) then
   local usual = seq
-  local refused = record()
+  local refused = record(redis.pcall)
   if refused then
     call('DEL', KEYS[1])
     return refused

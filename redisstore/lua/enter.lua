@@ -15,8 +15,7 @@ local token = call('GET', KEYS[1])
 if not token then
   -- First of all, since a script that has written anything may go on where the
   -- server is out of memory: this one is to be refused.
-  local refused = record()
-  if refused then return refused end
+  record(call)
   token = value()
   -- A script that is refused halfway must leave neither the lock, which comes
   -- last, nor a set without TTL: the first PEXPIRE finds out whether the

@@ -22,9 +22,10 @@ end
 -- record notes seq, and makes it larger where the record is not behind it: the
 -- clock was stepped back, or a replica with another clock was promoted. The
 -- record outlives the moment at which the clock passes seq by a minute,
--- whatever happens to the lock. It returns the error if that is refused.
-local function record()
-  local last = redis.pcall('SET', KEYS[2], format('%d', seq), 'PX', '62000', 'GET')
+-- whatever happens to the lock. With redis.pcall as try it returns the error if
+-- that is refused.
+local function record(try)
+  local last = try('SET', KEYS[2], format('%d', seq), 'PX', '62000', 'GET')
   if not last then return end
   if type(last) == 'table' then return last end
   last = tonumber(last)
