@@ -86,11 +86,11 @@ func (s *Store) doMulti(ctx context.Context, until time.Time, cmds []rueidis.Com
 
 // await hands c to a worker and waits. With an error c belongs to the worker.
 func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
 	// The timer here serves for a deadline of ctx as well.
 	within, deadline := bound.Split(ctx)
+	if within.Err() != nil {
+		return ended(within)
+	}
 	byCtx := !deadline.IsZero() && deadline.Before(until)
 	if byCtx {
 		until = deadline
