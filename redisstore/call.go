@@ -25,6 +25,8 @@ const (
 	// maxGathered is how many calls go into one pipeline: below the length from
 	// which the client dials a connection for it.
 	maxGathered = 512
+	// maxSpare is how many calls are kept for further use.
+	maxSpare = 1024
 )
 
 // call is one use of the client, by a worker, with a caller that may leave
@@ -207,17 +209,16 @@ func (s *Store) performGathered() {
 	// processors are busy this makes the pipeline long, else it costs nothing.
 	runtime.Gosched()
 	s.gather.Lock()
-	batch := s.gathered
+	batch, rest := s.gathered, []*call(nil)
 	if len(batch) > maxGathered {
-		batch = batch[:maxGathered:maxGathered]
-		s.gathered = s.gathered[maxGathered:]
-	} else {
-		s.gathered = nil
+		batch, rest = batch[:maxGathered:maxGathered], batch[maxGathered:]
 	}
-	more := len(s.gathered) > 0
-	s.called = more
+	if s.gathered = rest; rest == nil {
+		s.gathered, s.emptied = s.emptied, nil
+	}
+	s.called = rest != nil
 	s.gather.Unlock()
-	if more {
+	if rest != nil {
 		s.hand(nil)
 	}
 	switch len(batch) {
@@ -236,6 +237,10 @@ func (s *Store) performGathered() {
 			s.settle(c)
 		}
 	}
+	clear(batch)
+	s.gather.Lock()
+	s.emptied = batch[:0]
+	s.gather.Unlock()
 }
 
 func (s *Store) useMulti(cmds []rueidis.Completed) (results []rueidis.RedisResult) {
@@ -295,9 +300,15 @@ func slowDial(err error) bool {
 }
 
 func (s *Store) takeCall() *call {
-	if c, ok := s.spare.Get().(*call); ok {
+	s.gather.Lock()
+	if n := len(s.spare); n > 0 {
+		c := s.spare[n-1]
+		s.spare[n-1] = nil
+		s.spare = s.spare[:n-1]
+		s.gather.Unlock()
 		return c
 	}
+	s.gather.Unlock()
 	c := &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	c.timer.Stop()
 	return c
@@ -309,7 +320,11 @@ func (s *Store) putCall(c *call) {
 	c.cmd, c.multi = rueidis.Completed{}, nil
 	c.res, c.many = rueidis.RedisResult{}, nil
 	c.settled.Store(0)
-	s.spare.Put(c)
+	s.gather.Lock()
+	if len(s.spare) < maxSpare {
+		s.spare = append(s.spare, c)
+	}
+	s.gather.Unlock()
 }
 
 // spawn starts a goroutine of the store's, unless it is closed.

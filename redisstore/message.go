@@ -8,14 +8,17 @@ import (
 
 // message is a call of a script.
 type message struct {
-	script     *script
-	slot       uint16
+	script *script
+	slot   uint16
+	// keys and args have room in the message itself, so that they cost nothing
+	// where it stays on the stack.
 	keys, args []string
+	room       [8]string
 }
 
-// acquireMessage makes all of an acquire but its args[1], the latest server
-// time. Its parts are cut from one string: one allocation instead of five.
-func acquireMessage(req *tierlock.AcquireRequest) message {
+// acquire makes m all of an acquire but its args[1], the latest server time. The
+// parts are cut from one string: one allocation instead of five.
+func (m *message) acquire(req *tierlock.AcquireRequest) {
 	b := appendLockKey(make([]byte, 0, 1024), &req.Name)
 	key := len(b)
 	slot := slotOf(b)
@@ -30,17 +33,19 @@ func acquireMessage(req *tierlock.AcquireRequest) message {
 	ttl := len(b)
 	b = appendWireLease(b, req.Token.Lease)
 	s := string(b)
-	m := message{script: &acquireScript, slot: slot, keys: []string{s[:key], s[key:fence]},
-		args: []string{s[fence:format], "", s[format:ttl], s[ttl:]}}
+	m.script, m.slot = &acquireScript, slot
+	m.keys = append(m.room[:0:3], s[:key], s[key:fence])
+	m.args = append(m.room[3:3], s[fence:format], "", s[format:ttl])
 	if req.Explicit {
 		m.script, m.keys = &enterScript, append(m.keys, s[:key]+holdsSuffix)
-		m.args = append(m.args[:3], req.Token.Lease, req.Token.Holder)
+		m.args = append(m.args, req.Token.Lease, req.Token.Holder)
+		return
 	}
-	return m
+	m.args = append(m.args, s[ttl:])
 }
 
-// releaseMessage makes a release as acquireMessage makes an acquire.
-func releaseMessage(req *tierlock.ReleaseRequest, keep string) message {
+// release makes m a release, likewise.
+func (m *message) release(req *tierlock.ReleaseRequest, keep string) {
 	b := appendLockKey(make([]byte, 0, 256), &req.Name)
 	key := len(b)
 	b = append(b, wakeSuffix...)
@@ -49,12 +54,14 @@ func releaseMessage(req *tierlock.ReleaseRequest, keep string) message {
 	lease := len(b)
 	b = strconv.AppendInt(b, int64(leaseOffset+lease-wake-1), 10)
 	s := string(b)
+	m.keys = append(m.room[:0:3], s[:key])
 	if req.Explicit {
-		return message{script: &releaseEnteredScript, keys: []string{s[:key], s[:key] + holdsSuffix},
-			args: []string{req.Lease, s[:wake], keep}}
+		m.script, m.keys = &releaseEnteredScript, append(m.keys, s[:key]+holdsSuffix)
+		m.args = append(m.room[3:3], req.Lease, s[:wake], keep)
+		return
 	}
-	return message{script: &releaseScript, keys: []string{s[:key]},
-		args: []string{s[wake:lease], s[lease:], s[:wake], keep}}
+	m.script = &releaseScript
+	m.args = append(m.room[3:3], s[wake:lease], s[lease:], s[:wake], keep)
 }
 
 // leaseEnd is the offset of the lease's closing quote in the stored token.

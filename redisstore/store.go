@@ -52,13 +52,15 @@ type Store struct {
 	gathers bool       // all calls go to one server
 	gather  sync.Mutex
 	// gathered calls wait for a worker, which is called, if called is true.
-	gathered []*call
-	called   bool
-	idle     atomic.Int32
-	stuck    atomic.Int32
-	spare    sync.Pool // of *call; not global: a timer belongs to one synctest bubble
-	quit     chan struct{}
-	workers  sync.WaitGroup
+	// emptied is a slice for the next ones. Spare calls are kept here and not in
+	// a sync.Pool, since a timer belongs to one synctest bubble.
+	gathered, emptied []*call
+	called            bool
+	spare             []*call
+	idle              atomic.Int32
+	stuck             atomic.Int32
+	quit              chan struct{}
+	workers           sync.WaitGroup
 
 	lone lone
 
@@ -213,7 +215,8 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	if end, ok := ctx.Deadline(); ok {
 		budget = min(budget, end.Sub(sent))
 	}
-	msg := acquireMessage(req)
+	var msg message
+	msg.acquire(req)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
 		return none, err
@@ -324,7 +327,8 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 		// keep it would shorten none either.
 		keep = millis(min(req.Keep, maxTTL) + time.Millisecond - 1)
 	}
-	m := releaseMessage(&req, keep)
+	var m message
+	m.release(&req, keep)
 	msg, err := s.run(ctx, until, m.script, m.keys, m.args)
 	if err != nil {
 		return 0, failed("release", req.Name, err)
