@@ -57,6 +57,15 @@ func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *
 			s.conns.Delete(seen)
 		}
 		s.conns.Store(seen, nil)
+		// A client that is closed while it dials keeps the connection, and one whose
+		// last dial has failed even dials again. So either that is seen here, or
+		// Close sees the connection.
+		select {
+		case <-s.quit:
+			_ = seen.Close()
+			return nil, errClosed
+		default:
+		}
 		return seen, nil
 	}
 }
@@ -77,12 +86,14 @@ func (s *Store) redial() {
 	if s.own == nil || last != 0 && now-time.Duration(last) < redialPause || !s.redialed.CompareAndSwap(last, int64(now)) {
 		return
 	}
-	s.spawn(func() {
-		s.conns.Range(func(conn, _ any) bool {
-			// Over TLS this may wait for the other side, hence the goroutine.
-			_ = conn.(*seenConn).Close()
-			return true
-		})
+	s.spawn(s.closeConns) // over TLS this may wait for the other side
+}
+
+// closeConns closes the connections that were made so far.
+func (s *Store) closeConns() {
+	s.conns.Range(func(conn, _ any) bool {
+		_ = conn.(*seenConn).Close()
+		return true
 	})
 }
 

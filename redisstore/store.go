@@ -74,7 +74,7 @@ type Store struct {
 	single bool // client talks to one server
 	own    *rueidis.ClientOption
 
-	// The connections of a client that Open made, see redial.
+	// The connections of a client that Open made, see redial and Close.
 	conns    sync.Map     // of *seenConn to nil
 	redialed atomic.Int64 // when, since made; 0 is never
 
@@ -166,6 +166,7 @@ func (s *Store) Close() {
 		defer close(ended)
 		if first && s.own != nil && client != nil {
 			client.Close()
+			s.closeConns() // one that was being made has come into the closed client
 		}
 		s.workers.Wait()
 	}()
