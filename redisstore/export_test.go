@@ -72,3 +72,6 @@ func (s *Store) AsWorker() error {
 	})
 	return res.Error()
 }
+
+// Yield is what a worker does before it sends what has gathered.
+func (s *Store) Yield() { s.yield() }

@@ -54,6 +54,7 @@ type Store struct {
 	// gathered calls wait for a worker, which is called, if called is true.
 	gathered []*call
 	called   bool
+	noYield  atomic.Int64 // until when, since made: see yield
 	idle     atomic.Int32
 	stuck    atomic.Int32
 	spare    sync.Pool // of *call; not global: a timer belongs to one synctest bubble
