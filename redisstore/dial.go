@@ -57,16 +57,13 @@ func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *
 			s.conns.Delete(seen)
 		}
 		s.conns.Store(seen, nil)
-		// A client that is closed while it dials keeps the connection, and one whose
-		// last dial has failed even dials again. So either that is seen here, or
-		// Close sees the connection.
 		select {
-		case <-s.quit:
+		case <-s.quit: // after the entry in conns, see closeConns
 			_ = seen.Close()
 			return nil, errClosed
 		default:
+			return seen, nil
 		}
-		return seen, nil
 	}
 }
 
@@ -89,7 +86,9 @@ func (s *Store) redial() {
 	s.spawn(s.closeConns) // over TLS this may wait for the other side
 }
 
-// closeConns closes the connections that were made so far.
+// closeConns closes all connections of the client that Open made. At the end of
+// the store that is not left to the client, which forgets one that it is making
+// while it is closed. One that is made later still sees quit.
 func (s *Store) closeConns() {
 	s.conns.Range(func(conn, _ any) bool {
 		_ = conn.(*seenConn).Close()

@@ -75,7 +75,7 @@ type Store struct {
 	single bool // client talks to one server
 	own    *rueidis.ClientOption
 
-	// The connections of a client that Open made, see redial and Close.
+	// The connections of a client that Open made, see redial.
 	conns    sync.Map     // of *seenConn to nil
 	redialed atomic.Int64 // when, since made; 0 is never
 
@@ -167,9 +167,11 @@ func (s *Store) Close() {
 		defer close(ended)
 		if first && s.own != nil && client != nil {
 			client.Close()
-			s.closeConns() // one that was being made has come into the closed client
 		}
 		s.workers.Wait()
+		if first {
+			s.closeConns() // no call is under way on them any more
+		}
 	}()
 	limit := time.NewTimer(s.timeout + 2*time.Second)
 	defer limit.Stop()
