@@ -205,9 +205,7 @@ func (s *Store) perform(c *call) {
 
 // performGathered sends the calls that have gathered as one pipeline.
 func (s *Store) performGathered() {
-	// Whoever can run now and is about to make a call comes first: where the
-	// processors are busy this makes the pipeline long, else it costs nothing.
-	runtime.Gosched()
+	s.yield()
 	s.gather.Lock()
 	batch, rest := s.gathered, []*call(nil)
 	if len(batch) > maxGathered {
@@ -241,6 +239,24 @@ func (s *Store) performGathered() {
 	s.gather.Lock()
 	s.emptied = batch[:0]
 	s.gather.Unlock()
+}
+
+// yield lets those come first who can run now and are about to make a call: under
+// load this makes the pipeline long, else it costs nothing.
+//
+// But whoever computes and yields to nobody has the processor for some 10 ms, each
+// of them, and a call would wait for them once more than it has to. So a yield that
+// took long is followed by a time without, and they take up a twentieth at most.
+func (s *Store) yield() {
+	began := time.Since(s.made)
+	if began < time.Duration(s.noYield.Load()) {
+		return
+	}
+	runtime.Gosched()
+	ended := time.Since(s.made)
+	if took := ended - began; took > time.Millisecond {
+		s.noYield.Store(int64(ended + 20*took))
+	}
 }
 
 func (s *Store) useMulti(cmds []rueidis.Completed) (results []rueidis.RedisResult) {

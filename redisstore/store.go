@@ -57,6 +57,7 @@ type Store struct {
 	gathered, emptied []*call
 	called            bool
 	spare             []*call
+	noYield           atomic.Int64 // until when, since made: see yield
 	idle              atomic.Int32
 	stuck             atomic.Int32
 	quit              chan struct{}
@@ -170,6 +171,9 @@ func (s *Store) Close() {
 			client.Close()
 		}
 		s.workers.Wait()
+		if first {
+			s.closeConns() // no call is under way on them any more
+		}
 	}()
 	limit := time.NewTimer(s.timeout + 2*time.Second)
 	defer limit.Stop()
