@@ -57,7 +57,13 @@ func (s *Store) dialer(opt rueidis.ClientOption) func(context.Context, string, *
 			s.conns.Delete(seen)
 		}
 		s.conns.Store(seen, nil)
-		return seen, nil
+		select {
+		case <-s.quit: // after the entry in conns, see closeConns
+			_ = seen.Close()
+			return nil, errClosed
+		default:
+			return seen, nil
+		}
 	}
 }
 
@@ -77,12 +83,16 @@ func (s *Store) redial() {
 	if s.own == nil || last != 0 && now-time.Duration(last) < redialPause || !s.redialed.CompareAndSwap(last, int64(now)) {
 		return
 	}
-	s.spawn(func() {
-		s.conns.Range(func(conn, _ any) bool {
-			// Over TLS this may wait for the other side, hence the goroutine.
-			_ = conn.(*seenConn).Close()
-			return true
-		})
+	s.spawn(s.closeConns) // over TLS this may wait for the other side
+}
+
+// closeConns closes all connections of the client that Open made. At the end of
+// the store that is not left to the client, which forgets one that it is making
+// while it is closed. One that is made later still sees quit.
+func (s *Store) closeConns() {
+	s.conns.Range(func(conn, _ any) bool {
+		_ = conn.(*seenConn).Close()
+		return true
 	})
 }
 

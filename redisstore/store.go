@@ -168,6 +168,9 @@ func (s *Store) Close() {
 			client.Close()
 		}
 		s.workers.Wait()
+		if first {
+			s.closeConns() // no call is under way on them any more
+		}
 	}()
 	limit := time.NewTimer(s.timeout + 2*time.Second)
 	defer limit.Stop()
