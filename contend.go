@@ -137,17 +137,18 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 	token.ClientTime = now.Truncate(time.Microsecond)
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
+	part := l.store.part(a.name)
 	res, err := l.store.Acquire(callCtx, AcquireRequest{Name: a.name, TTL: ttl, Budget: min(budget, margin/2),
 		Token: *token, Explicit: a.hold.explicit})
 	answered := time.Now()
 	a.latency = answered.Sub(now)
 	switch {
 	case err == nil && res.Granted:
-		l.report(l.store.part(a.name), nil)
+		l.report(part, a.name, nil)
 		k, err = a.grant(ctx, sent, answered, res)
 		return k, 0, err
 	case err == nil:
-		l.report(l.store.part(a.name), nil)
+		l.report(part, a.name, nil)
 		a.held, a.holder, a.failed = true, res.Token, nil
 		a.hold.place.answer(true, res.Token, nil)
 		return nil, res.Left, nil
@@ -158,7 +159,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 			a.refusedOnly = a.refusedOnly || !a.dirty
 			a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		}
-		l.report(l.store.part(a.name), err)
+		l.report(part, a.name, err)
 	default:
 		a.dirty = true
 		a.settled = laterOf(a.settled, time.Now().Add(2*budget+50*time.Millisecond))
@@ -168,7 +169,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 			}
 			return nil, 0, err
 		}
-		l.report(l.store.part(a.name), err)
+		l.report(part, a.name, err)
 	}
 	a.hold.place.answer(false, Token{}, err)
 	return nil, 0, err
@@ -284,16 +285,17 @@ func (a *acquisition) read(ctx context.Context, now time.Time) (time.Duration, e
 	}
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
+	part := l.store.part(a.name)
 	rec, err := l.store.Inspect(callCtx, a.name)
 	if err != nil {
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			return 0, err
 		}
-		l.report(l.store.part(a.name), err)
+		l.report(part, a.name, err)
 		a.hold.place.answer(false, Token{}, err)
 		return 0, err
 	}
-	l.report(l.store.part(a.name), nil)
+	l.report(part, a.name, nil)
 	if !rec.Held || rec.Token.Lease == a.hold.token.Lease {
 		return 0, nil // free, or ours by a grant whose answer was lost
 	}

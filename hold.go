@@ -177,8 +177,9 @@ func (h *hold) release(exceeded error) error {
 
 	sent := time.Now()
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
+	part := l.store.part(h.name)
 	state, err := l.store.Release(ctx, req)
-	l.report(l.store.part(h.name), err)
+	l.report(part, h.name, err)
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
@@ -340,6 +341,10 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 		h := r.Lease.Value().(*hold)
 		reqs[i] = RenewRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, TTL: r.TTL}
 	}
+	parts := make([]*part, len(reqs)) // as they are before the call
+	for i := range reqs {
+		parts[i] = l.store.part(reqs[i].Name)
+	}
 	sent := time.Now()
 	results := l.store.Renew(ctx, reqs)
 	errs := make([]error, len(batch))
@@ -358,22 +363,22 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 	}
 	// One batch is one call to each part: it counts once, as a failure only if
 	// nothing in it was answered.
-	verdicts := make(map[*part]error, 1)
-	for i, err := range errs {
-		p := l.store.part(reqs[i].Name)
-		before, seen := verdicts[p]
-		switch {
-		case err == nil || errors.Is(err, watchdog.ErrNotHeld) || seen && before == nil:
-			verdicts[p] = nil
-		case !seen:
-			verdicts[p] = err
+	verdicts := make(map[*part]int, 1) // which renewal speaks for the part
+	answered := func(i int) bool { return errs[i] == nil || errors.Is(errs[i], watchdog.ErrNotHeld) }
+	for i, p := range parts {
+		if said, seen := verdicts[p]; !seen || !answered(said) && answered(i) {
+			verdicts[p] = i
 		}
 	}
-	for p, verdict := range verdicts {
+	for p, i := range verdicts {
+		var verdict error
+		if !answered(i) {
+			verdict = errs[i]
+		}
 		// A call that was cut short because belief was about to end says nothing.
 		// (The watchdog's clock for the call began a moment before ours.)
 		if verdict == nil || ctx.Err() == nil || time.Since(sent) >= l.cfg.CallTimeout*9/10 {
-			l.report(p, verdict)
+			l.report(p, reqs[i].Name, verdict)
 		}
 	}
 	return errs

@@ -51,6 +51,7 @@ type backend struct {
 	parts sync.Map    // by name, of *part
 
 	lastErr atomic.Pointer[error]
+	open    atomic.Int32 // breakers, of the whole and the parts
 
 	mu     sync.Mutex
 	change chan struct{} // closed, and replaced, when a breaker opens or closes
@@ -58,8 +59,10 @@ type backend struct {
 
 // part is what fails as a whole.
 type part struct {
+	name    string
 	breaker degrade.Breaker
 	lastErr atomic.Pointer[error]
+	failed  atomic.Pointer[Name] // the lock that it failed for last
 }
 
 // part finds the part of a lock.
@@ -73,19 +76,43 @@ func (b *backend) part(n Name) *part {
 	}
 	p, ok := b.parts.Load(name)
 	if !ok {
-		p, _ = b.parts.LoadOrStore(name, new(part))
+		p, _ = b.parts.LoadOrStore(name, &part{name: name})
 	}
 	return p.(*part)
 }
 
 // available reports whether all parts are worth a try.
 func (b *backend) available() bool {
-	ok := !b.whole.breaker.Open()
-	b.parts.Range(func(_, p any) bool {
-		ok = ok && !p.(*part).breaker.Open()
-		return ok
-	})
+	ok := true
+	b.openParts(func(p *part) { ok = ok && b.replaced(p) })
 	return ok
+}
+
+// openParts calls f with each part whose breaker is open.
+func (b *backend) openParts(f func(*part)) {
+	if b.open.Load() == 0 {
+		return
+	}
+	if b.whole.breaker.Open() {
+		f(&b.whole)
+	}
+	b.parts.Range(func(_, p any) bool {
+		if p := p.(*part); p.breaker.Open() {
+			f(p)
+		}
+		return true
+	})
+}
+
+// replaced reports whether another part serves now what p failed for: then
+// nobody may ask p again, and it says nothing about the store any more.
+func (b *backend) replaced(p *part) bool {
+	failed := p.failed.Load()
+	if b.split == nil || failed == nil {
+		return false
+	}
+	now := b.split.Part(*failed)
+	return now != "" && now != p.name
 }
 
 // changed is closed at the next change of the store's health.
@@ -304,7 +331,7 @@ type StoreStatus struct {
 	Tier      Tier
 	Guarantee Guarantee
 	// Available is false after three failures in a row, of any part of the
-	// store, until an answer comes.
+	// store, until an answer comes, or another part has taken over.
 	Available bool
 	// LastError is the last failure, also if the store has answered since.
 	LastError error
@@ -331,21 +358,37 @@ func (l *Locker) Status() Status {
 	return s
 }
 
-// report tells the breaker of a part how a call went. A failure that the
-// caller's own time limit may have caused proves nothing and is not to be
-// reported.
-func (l *Locker) report(p *part, err error) {
+// report tells the breaker of a part how a call for a lock went. The part is the
+// one that was to serve the lock when the call began: it may be another by the
+// end. A failure that the caller's own time limit may have caused proves nothing
+// and is not to be reported.
+func (l *Locker) report(p *part, n Name, err error) {
+	b := l.store
 	if err == nil || errors.Is(err, ErrMisconfigured) || errors.Is(err, ErrLate) {
-		if p.breaker.Success() {
-			l.storeChanged(nil)
+		l.answered(p)
+		if b.split != nil {
+			b.openParts(func(p *part) {
+				if b.replaced(p) {
+					l.answered(p)
+				}
+			})
 		}
 		return
 	}
-	last := err // err itself must not escape: it is nil nearly always
+	last, failed := err, n // err and n must not escape: there is no error nearly always
 	p.lastErr.Store(&last)
-	l.store.lastErr.Store(&last)
+	p.failed.Store(&failed)
+	b.lastErr.Store(&last)
 	if p.breaker.Failure(time.Now()) {
+		b.open.Add(1)
 		l.storeChanged(err)
+	}
+}
+
+func (l *Locker) answered(p *part) {
+	if p.breaker.Success() {
+		l.store.open.Add(-1)
+		l.storeChanged(nil)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -368,4 +369,39 @@ func TestNotALock(t *testing.T) {
 	if !k.Token().IsZero() || k.Guarantee() != 0 {
 		t.Errorf("token %v, guarantee %v", k.Token(), k.Guarantee())
 	}
+}
+
+// full answers renewals with an error of its own, and those that have less than
+// CallTimeout not at all.
+type full struct{ tierlock.Store }
+
+func (s full) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
+	err := fmt.Errorf("%w: the disk is full", tierlock.ErrUnavailable)
+	if end, _ := ctx.Deadline(); time.Until(end) < 500*time.Millisecond {
+		<-ctx.Done()
+		err = fmt.Errorf("%w: %w", tierlock.ErrUnavailable, ctx.Err())
+	}
+	results := make([]tierlock.RenewResult, len(reqs))
+	for i := range results {
+		results[i].Err = err
+	}
+	return results
+}
+
+// A loss tells what the store said, and not that the last call was cut short.
+func TestLossTellsWhatTheStoreSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, full{localstore.New(localstore.Options{Space: localstore.NewSpace()})})
+		var locks []*tierlock.Lock
+		for i := range 2 { // renewed together, and told before belief ends
+			locks = append(locks, mustLock(t, l, "r", fmt.Sprint(i)))
+		}
+		for _, k := range locks {
+			<-k.Context().Done()
+			if err := k.Unlock(); !errors.Is(err, tierlock.ErrLost) || !strings.Contains(err.Error(), "the disk is full") {
+				t.Errorf("got %v, want a loss that tells what the store said", err)
+			}
+		}
+		idle(t, l)
+	})
 }

@@ -18,15 +18,31 @@ type parted struct {
 	tierlock.Store
 	away  atomic.Bool
 	tried atomic.Int32 // acquires that met it away
+	// as is what part "a" is called now, if not nil; any other is never away.
+	as atomic.Pointer[string]
+	// meanwhile, if not nil, is called in the middle of an acquire that fails.
+	// Nothing else fails then.
+	meanwhile func()
 }
 
-func (s *parted) Part(n tierlock.Name) string { return n.Key[:1] }
+func (s *parted) Part(n tierlock.Name) string {
+	if as := s.as.Load(); as != nil && n.Key[:1] == "a" {
+		return *as
+	}
+	return n.Key[:1]
+}
 
-func (s *parted) gone(n tierlock.Name) bool { return s.away.Load() && s.Part(n) == "a" }
+func (s *parted) gone(n tierlock.Name) bool {
+	p := s.Part(n)
+	return s.away.Load() && (p == "a" || p == "")
+}
 
 func (s *parted) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	if s.gone(req.Name) {
 		s.tried.Add(1)
+		if s.meanwhile != nil {
+			s.meanwhile()
+		}
 		return tierlock.AcquireResult{}, fmt.Errorf("part a is away: %w", tierlock.ErrUnavailable)
 	}
 	return s.Store.Acquire(ctx, req)
@@ -43,7 +59,7 @@ func (s *parted) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tier
 }
 
 func (s *parted) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	if s.gone(req.Name) {
+	if s.meanwhile == nil && s.gone(req.Name) {
 		return 0, tierlock.ErrUnavailable
 	}
 	return s.Store.Release(ctx, req)
@@ -97,5 +113,61 @@ func TestPartsFailAlone(t *testing.T) {
 		if e := changed.all(); len(e) != 2 || e[0].Err == nil || e[1].Err != nil {
 			t.Errorf("events %+v, want that it failed, and that it is back", e)
 		}
+	})
+}
+
+// A part that has failed and serves nothing any more, since another has taken
+// over, does not count for ever: nobody will ask it again.
+func TestPartsThatAreReplaced(t *testing.T) {
+	for _, c := range []struct{ name, before, after string }{
+		{"by another part", "a", "a2"},
+		{"where the part was not known", "", "a2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &parted{Store: localstore.New(localstore.Options{Space: localstore.NewSpace()})}
+				var changed events[tierlock.StoreEvent]
+				l := newLocker(t, s, func(cfg *tierlock.Config) { cfg.Observer.StoreChanged = changed.add })
+				s.as.Store(&c.before)
+				s.away.Store(true)
+				for range 5 {
+					_, err := l.TryLock(bg, "r", "a1")
+					wantIs(t, "a lock of the part that is away", err, tierlock.ErrUnavailable)
+					mustUnlock(t, mustLock(t, l, "r", "b1"))
+				}
+				if l.Status().Stores[0].Available {
+					t.Error("the store counts as well")
+				}
+				s.as.Store(&c.after)
+				if !l.Status().Stores[0].Available {
+					t.Error("the store counts as down, for a part that is asked nothing any more")
+				}
+				mustUnlock(t, mustLock(t, l, "r", "a1"))
+				if e := changed.all(); len(e) != 2 || e[0].Err == nil || e[1].Err != nil {
+					t.Errorf("events %+v, want that it failed, and that it is back", e)
+				}
+				s.away.Store(false)
+				idle(t, l)
+			})
+		})
+	}
+}
+
+// What a part that is away left unanswered says nothing about the one that has
+// taken over meanwhile.
+func TestPartsAreNotBlamedForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &parted{Store: localstore.New(localstore.Options{Space: localstore.NewSpace()})}
+		l := newLocker(t, s)
+		next := "a2"
+		s.meanwhile = func() { s.as.Store(&next) }
+		s.away.Store(true)
+		for i := range 3 {
+			s.as.Store(nil)
+			_, err := l.TryLock(bg, "r", fmt.Sprint("a", i))
+			wantIs(t, "a lock of the part that is away", err, tierlock.ErrUnavailable)
+		}
+		mustUnlock(t, mustLock(t, l, "r", "a3"))
+		idle(t, l)
 	})
 }

@@ -159,8 +159,9 @@ func (u *undoer) try(t *undoTask) bool {
 	sent := time.Now()
 	req := t.req
 	req.Keep = max(0, t.keepUntil.Sub(sent))
+	part := l.store.part(req.Name)
 	state, err := l.store.Release(ctx, req)
-	l.report(l.store.part(req.Name), err)
+	l.report(part, req.Name, err)
 	if errors.Is(err, ErrMisconfigured) {
 		// An answer about this key, and not a store that is down.
 		u.mu.Lock()

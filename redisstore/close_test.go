@@ -1,8 +1,12 @@
 package redisstore_test
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,4 +109,39 @@ func TestCloseWithoutAServer(t *testing.T) {
 	}
 	within(t, 4*time.Second, "Close over a client that waits", waiting.Close)
 	proxy.Cut()
+}
+
+// A connection that is being made while the store is closed does not stay open:
+// the client would forget it.
+func TestCloseWhileDialing(t *testing.T) {
+	t.Parallel()
+	srv := rig.Redis(t)
+	opt := patient(srv.Addr)
+	var hold atomic.Bool
+	began, dial := make(chan struct{}, 16), make(chan struct{})
+	opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		if hold.Load() {
+			began <- struct{}{}
+			<-dial // whatever ctx says: a dial may end at that very moment
+			ctx = context.Background()
+		}
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	s := openWith(t, opt, redisstore.Options{})
+	works(t, s)
+	hold.Store(true)
+	srv.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for len(began) == 0 {
+			s.Inspect(background, name("k"))
+		}
+	}()
+	<-asked
+	s.Close()
+	before := connections(srv)
+	close(dial)
+	time.Sleep(200 * time.Millisecond)
+	rig.Eventually(t, 10*time.Second, "no connection is left", func() bool { return connections(srv) <= before })
 }

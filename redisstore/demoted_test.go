@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,4 +97,33 @@ func sentinelOptions(d *rig.Sentinel) rueidis.ClientOption {
 	opt.Dialer.Timeout = 2 * time.Second
 	opt.Sentinel.Dialer.Timeout = 2 * time.Second
 	return opt
+}
+
+// The same where the server says so as 6.2 does, which puts the line in front,
+// twice.
+func TestDemotedInOldWords(t *testing.T) {
+	t.Parallel()
+	addr := answering(t, func(cmd []string) string {
+		switch strings.ToUpper(cmd[0]) {
+		case "EVALSHA", "EVAL":
+			return "-ERR Error running script (call to f_abc): @user_script:12: @user_script: 12: -READONLY You can't write against a read only replica.\r\n"
+		case "HELLO":
+			return "*4\r\n$7\r\nversion\r\n$5\r\n6.2.0\r\n$5\r\nproto\r\n:2\r\n"
+		}
+		return "+OK\r\n"
+	})
+	opt := patient(addr)
+	opt.AlwaysRESP2 = true
+	var dials atomic.Int64
+	opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		dials.Add(1)
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	s := openWith(t, opt, calm)
+	before := dials.Load()
+	rig.Eventually(t, 10*time.Second, "the connection is made anew", func() bool {
+		_, err := s.Release(background, drop("k", newLease()))
+		wantClass(t, "release at a replica", err, tierlock.ErrUnavailable)
+		return dials.Load() > before
+	})
 }

@@ -76,10 +76,11 @@ func (e *unclassed) Is(target error) bool {
 func (e *unclassed) As(target any) bool { return errors.As(e.err, target) }
 
 // scripted finds what went wrong inside a script. Redis 6.2 wraps it:
-// "ERR Error running script (call to f_…): @user_script:12: -OOM command …";
-// 7.0 keeps the code in front and appends "script: …". The client takes away a
-// leading "ERR ".
-var scripted = regexp.MustCompile(`^(?:ERR )?Error running script .*?@user_script: ?\d+: (.*)$`)
+// "ERR Error running script (call to f_…): @user_script:12: @user_script: 12:
+// -OOM command …", with the line once for what the command itself says, and
+// twice for what is refused before it runs; 7.0 keeps the code in front and
+// appends "script: …". The client takes away a leading "ERR ".
+var scripted = regexp.MustCompile(`^(?:ERR )?Error running script .*?(?:@user_script: ?\d+: )+(.*)$`)
 
 // misconfigured tells the answers that no retry can change before somebody
 // changes a setting. Everything else, known or not, is an unavailable server:

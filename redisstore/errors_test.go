@@ -129,6 +129,7 @@ func TestErrorClasses(t *testing.T) {
 	for _, text := range []string{
 		"ERR Error running script (call to f_abc): @user_script:12: -%s",
 		"ERR Error running script (call to f_abc): @user_script: 12: %s",
+		"ERR Error running script (call to f_abc): @user_script:12: @user_script: 12: -%s",
 		"%s script: abc, on @user_script:12.",
 	} {
 		for _, inner := range bare {

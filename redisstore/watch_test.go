@@ -74,8 +74,8 @@ func TestManyWatches(t *testing.T) {
 }
 
 func manyWatches(t *testing.T, s *redisstore.Store, servers []*rig.RedisServer) {
-	for range 20 { // until the client has all its connections
-		works(t, s)
+	for i := range 100 { // until the client has all its connections, one to each node
+		lockUnlock(t, s, fmt.Sprint("warm-", i))
 	}
 	before, conns := runtime.NumGoroutine(), allConnections(servers)
 	const n = 5000

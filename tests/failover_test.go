@@ -98,6 +98,9 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 	case <-time.After(patience):
 		t.Fatal("the waiter has not got the lock")
 	}
+	for _, l := range ls { // though nobody asks the old one any more
+		rig.Eventually(t, patience, "the store counts as available", func() bool { return l.Status().Stores[0].Available })
+	}
 	back(old)
 	d.healthy() // Sentinel takes some ten seconds to demote a primary that was resumed
 	time.Sleep(2 * time.Second)

@@ -141,7 +141,7 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	// has already called over could be revived.
 	now := Now()
 	cut := err != nil && l.w.closed.Load() && !errors.Is(err, ErrNotHeld)
-	if err != nil && !cut && !l.ended && !(l.err != nil && l.cutShort(c, err)) {
+	if err != nil && !cut && !l.ended && !(l.err != nil && l.cutShort(c, err, now)) {
 		l.err = err
 	}
 	// A confirmation that comes after the end is worth nothing: somebody may
@@ -175,9 +175,11 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 }
 
 // cutShort says that an error only tells that belief was about to end: the call
-// had less time than others. It must not hide what the store said before.
-func (l *Lease) cutShort(c *call, err error) bool {
-	return c.limit < l.w.cfg.CallTimeout && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errUnsent))
+// had less time than others, and has used it up. It must not hide what the store
+// said before. The clock is asked as well, since the error need not tell.
+func (l *Lease) cutShort(c *call, err error, now Instant) bool {
+	return c.limit < l.w.cfg.CallTimeout &&
+		(now.Sub(c.sent) >= c.limit || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errUnsent))
 }
 
 // retryLocked plans the next attempt after one that got no answer.

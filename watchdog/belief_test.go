@@ -377,3 +377,35 @@ func TestLateBatch(t *testing.T) {
 		}
 	})
 }
+
+// A batch of short leases, of which one gets no answer until the call ends (its
+// part of the store is silent): the others are not lost with it, since the call
+// ends while their confirmation is still worth something.
+func TestSilentOneBesideShortLeases(t *testing.T) {
+	for _, ttl := range []time.Duration{100 * ms, 600 * ms, 885 * ms, sec, 1200 * ms, 3 * sec} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &store{answer: func(ctx context.Context, x sending) error {
+				if x.value == "silent" {
+					<-ctx.Done()
+					return errDown
+				}
+				return nil
+			}}
+			w := newDog(t, s)
+			now := watchdog.Now()
+			ended := make(map[string]watchdog.End)
+			var others []*watchdog.Lease
+			for _, value := range []string{"a", "silent", "b"} {
+				others = append(others, w.Watch(watchdog.Spec{Sent: now, TTL: ttl, Value: value,
+					OnEnd: func(e watchdog.End) { ended[value] = e }}))
+			}
+			sleep(3 * ttl)
+			if len(ended) != 1 || ended["silent"].Reason != watchdog.Unconfirmed {
+				t.Errorf("TTL %v: ended %v, want the silent one alone", ttl, ended)
+			}
+			for _, l := range others {
+				l.Stop(context.Background())
+			}
+		})
+	}
+}

@@ -58,17 +58,20 @@ func (w *Watchdog) work() {
 
 // takeBatch takes leases from the queue, soonest end of belief first. A lease
 // whose belief ends before a full CallTimeout shortens the call, so it is
-// joined only by others that have hardly more left than itself.
+// joined only by others that have hardly more left than itself. One that is not
+// alone shortens it by a quarter more: another of the batch may keep the answers
+// of all until the call ends, and by the end of belief they are worth nothing.
 func (w *Watchdog) takeBatch() ([]*Lease, *call) {
 	sent := Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var batch []*Lease
-	limit := w.cfg.CallTimeout
+	limit, shared := w.cfg.CallTimeout, w.cfg.CallTimeout
 	for len(w.ready) > 0 && len(batch) < maxBatch && !w.closed.Load() {
 		left := w.ready[0].until.Sub(sent)
 		if len(batch) == 0 && left > 0 {
 			limit = min(limit, left)
+			shared = min(limit, left-left/4)
 		}
 		if limit < w.cfg.CallTimeout && (left >= w.cfg.CallTimeout || left > limit+limit/4) {
 			break
@@ -81,6 +84,9 @@ func (w *Watchdog) takeBatch() ([]*Lease, *call) {
 	if len(batch) == 0 {
 		w.workers--
 		return nil, nil
+	}
+	if len(batch) > 1 {
+		limit = shared
 	}
 	w.spawnLocked()
 	return batch, newCall(sent, limit)

@@ -21,7 +21,8 @@ type Config struct {
 	// outcome is unknown. A slice of another length is no answer for all.
 	//
 	// It must return when ctx ends, which is after CallTimeout or when the
-	// belief of a lease in the batch ends, whichever comes first, or at Close.
+	// belief of a lease in the batch ends (a quarter of the time before that
+	// where there are several), whichever comes first, or at Close.
 	// One that does not blocks one of the 8 calls in flight; belief ends on
 	// time nevertheless. It is called concurrently, never twice at a time for
 	// one lease, with no lock held, and must neither keep nor change batch.
