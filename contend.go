@@ -19,8 +19,10 @@ const (
 	pollWithPush = time.Second
 	// Without push, at random between these two.
 	pollMin, pollMax = 50 * time.Millisecond, 250 * time.Millisecond
-	// After an answer that was lost or late.
-	retryMin, retryMax = 20 * time.Millisecond, 80 * time.Millisecond
+	// After an answer that was lost or late. Each further one in a row doubles
+	// the pause, up to the most: what was given up may still be executed, and has
+	// to be undone, so a store that is slow for too much to do would get more.
+	retryMin, retryMax, retryMost = 20 * time.Millisecond, 80 * time.Millisecond, time.Second
 	// A call that had less time says nothing by its failure.
 	minTelling = 100 * time.Millisecond
 	// A watch that could not be had is asked for again after this.
@@ -41,6 +43,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 	}()
 	l := a.locker
 	read := false // look before the next attempt
+	failures := 0 // in a row
 	for {
 		now := time.Now()
 		if err := a.stopped(ctx, now); err != nil {
@@ -77,11 +80,18 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 			if stop := a.failure(ctx, err); stop != nil {
 				return nil, stop
 			}
-			if err := a.pause(ctx, jitter(retryMin, retryMax), nil); err != nil {
+			pause := jitter(retryMin, retryMax) << min(failures, 8)
+			failures++
+			changed := l.store.changed() // before the look
+			if !l.store.part(a.name).breaker.Open() {
+				changed = nil
+			}
+			if err := a.pause(ctx, min(pause, retryMost), changed); err != nil && err != errSignal {
 				return nil, err
 			}
 			continue
 		}
+		failures = 0
 		if a.call.noWait {
 			return nil, errWaitOver
 		}

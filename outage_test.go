@@ -111,3 +111,37 @@ func TestNotQueuedThroughAnOutage(t *testing.T) {
 		l.Close(bg)
 	})
 }
+
+// A store that answers some calls and not others is asked less and less often by
+// those that get no answer: each of their attempts costs it an undo as well.
+func TestUnansweredCallsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rg := newBackend(t)
+		l := plainLocker(t, rg.f, nil, tierlock.Resource{TTL: 30 * time.Second})
+		other := mustLock(t, l, "r", "other")
+		calls := rg.f.Calls(storetest.OpAcquire)
+		rg.f.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Before})
+		ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.Lock(ctx, "r", "k", tierlock.UntilDone())
+			done <- err
+		}()
+		for ctx.Err() == nil { // its answers keep the store from counting as down
+			if err := other.Ensure(27*time.Second - time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		mustUnlock(t, other)
+		if err := <-done; !errors.Is(err, tierlock.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		// A few in the first second, then one in 0.3 to 1 s.
+		if n := rg.f.Calls(storetest.OpAcquire) - calls; n < 20 || n > 80 {
+			t.Errorf("%d attempts in 20 s; wanted some forty", n)
+		}
+		l.Close(bg)
+	})
+}

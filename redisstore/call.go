@@ -25,6 +25,8 @@ const (
 	// maxGathered is how many calls go into one pipeline: below the length from
 	// which the client dials a connection for it.
 	maxGathered = 512
+	// maxSpare is how many calls are kept for further use.
+	maxSpare = 1024
 )
 
 // call is one use of the client, by a worker, with a caller that may leave
@@ -86,11 +88,11 @@ func (s *Store) doMulti(ctx context.Context, until time.Time, cmds []rueidis.Com
 
 // await hands c to a worker and waits. With an error c belongs to the worker.
 func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
 	// The timer here serves for a deadline of ctx as well.
 	within, deadline := bound.Split(ctx)
+	if within.Err() != nil {
+		return ended(within)
+	}
 	byCtx := !deadline.IsZero() && deadline.Before(until)
 	if byCtx {
 		until = deadline
@@ -203,21 +205,18 @@ func (s *Store) perform(c *call) {
 
 // performGathered sends the calls that have gathered as one pipeline.
 func (s *Store) performGathered() {
-	// Whoever can run now and is about to make a call comes first: where the
-	// processors are busy this makes the pipeline long, else it costs nothing.
-	runtime.Gosched()
+	s.yield()
 	s.gather.Lock()
-	batch := s.gathered
+	batch, rest := s.gathered, []*call(nil)
 	if len(batch) > maxGathered {
-		batch = batch[:maxGathered:maxGathered]
-		s.gathered = s.gathered[maxGathered:]
-	} else {
-		s.gathered = nil
+		batch, rest = batch[:maxGathered:maxGathered], batch[maxGathered:]
 	}
-	more := len(s.gathered) > 0
-	s.called = more
+	if s.gathered = rest; rest == nil {
+		s.gathered, s.emptied = s.emptied, nil
+	}
+	s.called = rest != nil
 	s.gather.Unlock()
-	if more {
+	if rest != nil {
 		s.hand(nil)
 	}
 	switch len(batch) {
@@ -235,6 +234,28 @@ func (s *Store) performGathered() {
 			c.res = results[i]
 			s.settle(c)
 		}
+	}
+	clear(batch)
+	s.gather.Lock()
+	s.emptied = batch[:0]
+	s.gather.Unlock()
+}
+
+// yield lets those come first who can run now and are about to make a call: under
+// load this makes the pipeline long, else it costs nothing.
+//
+// But whoever computes and yields to nobody has the processor for some 10 ms, each
+// of them, and a call would wait for them once more than it has to. So a yield that
+// took long is followed by a time without, and they take up a twentieth at most.
+func (s *Store) yield() {
+	began := time.Since(s.made)
+	if began < time.Duration(s.noYield.Load()) {
+		return
+	}
+	runtime.Gosched()
+	ended := time.Since(s.made)
+	if took := ended - began; took > time.Millisecond {
+		s.noYield.Store(int64(ended + 20*took))
 	}
 }
 
@@ -295,9 +316,15 @@ func slowDial(err error) bool {
 }
 
 func (s *Store) takeCall() *call {
-	if c, ok := s.spare.Get().(*call); ok {
+	s.gather.Lock()
+	if n := len(s.spare); n > 0 {
+		c := s.spare[n-1]
+		s.spare[n-1] = nil
+		s.spare = s.spare[:n-1]
+		s.gather.Unlock()
 		return c
 	}
+	s.gather.Unlock()
 	c := &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	c.timer.Stop()
 	return c
@@ -309,7 +336,11 @@ func (s *Store) putCall(c *call) {
 	c.cmd, c.multi = rueidis.Completed{}, nil
 	c.res, c.many = rueidis.RedisResult{}, nil
 	c.settled.Store(0)
-	s.spare.Put(c)
+	s.gather.Lock()
+	if len(s.spare) < maxSpare {
+		s.spare = append(s.spare, c)
+	}
+	s.gather.Unlock()
 }
 
 // spawn starts a goroutine of the store's, unless it is closed.

@@ -1,7 +1,10 @@
 package redisstore
 
 import (
+	"context"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
 )
@@ -56,3 +59,23 @@ func RenewDigest() string { return renewScript.digest }
 // Look is what a failed call of a Cluster client does: it has the table of slots
 // read again.
 func (s *Store) Look() { s.hub.lookOnce() }
+
+// BesideALoneCall runs f as if it ran while a lone call is inside the client.
+func (s *Store) BesideALoneCall(f func()) {
+	s.lone.inside.Store(true)
+	defer s.lone.inside.Store(false)
+	f()
+}
+
+// AsWorker uses the client as a worker does, also where the store is closed.
+func (s *Store) AsWorker() error {
+	var res rueidis.RedisResult
+	s.asWorker(func(ctx context.Context) rueidis.RedisResult {
+		res = s.client.Do(ctx, s.client.B().Ping().Build())
+		return res
+	})
+	return res.Error()
+}
+
+// Yield is what a worker does before it sends what has gathered.
+func (s *Store) Yield() { s.yield() }

@@ -151,3 +151,30 @@ func TestFenceIsExact(t *testing.T) {
 		}
 	}
 }
+
+// What no lock has written into the record is no fence, and must not stop the
+// locks of a whole slot, nor leave one behind that nobody was given.
+func TestFenceRecordThatIsNone(t *testing.T) {
+	srv := rig.Redis(t)
+	s := open(t, srv.Addr)
+	for _, junk := range []string{
+		"", "x", "-1", "-inf", "inf", "nan", "1e300", "0x7fffffffffffffff", "9223372036854775807", "562949953421311",
+	} {
+		for _, req := range []tierlock.AcquireRequest{
+			ask("k", newLease(), time.Second), askAs("h", "k", newLease(), time.Second),
+		} {
+			srv.Do("SET", redisstore.FenceKey(name("k")), junk)
+			res, err := s.Acquire(background, req)
+			now := seqNow(t, srv)
+			if err != nil || !res.Granted {
+				t.Errorf("record %q, explicit holder %v: got %+v, %v; wanted a grant", junk, req.Explicit, res, err)
+			} else if seq := res.Token.Seq; seq > now+seqsPerSecond || seq+60*seqsPerSecond < now {
+				t.Errorf("record %q: seq %d, and now is %d; wanted a second ahead of that", junk, seq, now)
+			}
+			if ttl := srv.Int("PTTL", redisstore.FenceKey(name("k"))); ttl < 1 || ttl > 62_000 {
+				t.Errorf("record %q: its successor lives for %d ms; wanted about 62,000", junk, ttl)
+			}
+			srv.Do("DEL", keyOf("k"))
+		}
+	}
+}

@@ -30,6 +30,13 @@ func lockKey(n tierlock.Name, suffix string) string {
 	return "lock:" + n.Namespace + ":{" + n.Resource + "/" + n.Key + "}" + suffix
 }
 
+func appendLockKey(b []byte, n *tierlock.Name) []byte {
+	b = append(append(b, "lock:"...), n.Namespace...)
+	b = append(append(b, ":{"...), n.Resource...)
+	b = append(append(b, '/'), n.Key...)
+	return append(b, '}')
+}
+
 // fenceKey is the key of the fence record of a slot: the largest seq that was
 // given to any lock in it. It is in that slot itself. No lock has this key:
 // the braces of a lock's hold a slash.
@@ -38,7 +45,13 @@ func lockKey(n tierlock.Name, suffix string) string {
 // so most grants change a key that is there instead of making one that has to
 // expire later, and what is kept does not grow with the number of locks.
 func fenceKey(namespace string, slot uint16) string {
-	return "lock:" + namespace + ":{" + slotTags()[slot] + "}:fence"
+	return string(appendFenceKey(nil, namespace, slot))
+}
+
+func appendFenceKey(b []byte, namespace string, slot uint16) []byte {
+	b = append(append(b, "lock:"...), namespace...)
+	b = append(append(b, ":{"...), slotTags()[slot]...)
+	return append(b, "}:fence"...)
 }
 
 // slotTags gives for each slot a short text that hashes to it.
@@ -90,7 +103,8 @@ func plain(s string, most int) bool {
 
 // slotOf is the Cluster slot of a key, as the server computes it: CRC16
 // (XMODEM) of the hash tag, modulo the number of slots.
-func slotOf(key string) uint16 {
+func slotOf[T string | []byte](key T) uint16 {
+	from, to := 0, len(key)
 	for i := 0; i < len(key); i++ {
 		if key[i] != '{' {
 			continue
@@ -98,7 +112,7 @@ func slotOf(key string) uint16 {
 		for j := i + 1; j < len(key); j++ {
 			if key[j] == '}' {
 				if j > i+1 {
-					key = key[i+1 : j]
+					from, to = i+1, j
 				}
 				break
 			}
@@ -106,7 +120,7 @@ func slotOf(key string) uint16 {
 		break
 	}
 	var crc uint16
-	for i := 0; i < len(key); i++ {
+	for i := from; i < to; i++ {
 		crc = crc<<8 ^ crc16[byte(crc>>8)^key[i]]
 	}
 	return crc % slots

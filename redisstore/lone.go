@@ -47,10 +47,12 @@ const noEra = math.MaxUint64
 var errNoDial = errors.New("no dial while a call waits for nothing else")
 
 // loneOptions tells whether a client with these options has one connection for
-// all calls and heeds a ctx in them.
+// all calls and heeds a ctx in them: it dials for no call that a server sends
+// elsewhere, and for none that is long.
 func loneOptions(opt *rueidis.ClientOption) bool {
 	return opt != nil && opt.AlwaysPipelining && !opt.DisableAutoPipelining &&
-		opt.PipelineMultiplex < 0 && opt.ConnLifetime == 0
+		opt.PipelineMultiplex < 0 && opt.ConnLifetime == 0 && !opt.Standalone.EnableRedirect &&
+		(opt.BlockingPipeline <= 0 || opt.BlockingPipeline > maxBatch)
 }
 
 // caller says who dials, as a value of the ctx that the client hands on.

@@ -22,7 +22,7 @@ var (
 	// Before 7.2 a server does not name the command that it refused a script,
 	// but the line where it was called.
 	deniedLine = regexp.MustCompile(`(?:call to f_([0-9a-f]{40})\): ?|script: ([0-9a-f]{40}), on )@user_script: ?(\d+)`)
-	calledIn   = regexp.MustCompile(`call\('([A-Z]+)'`)
+	calledIn   = regexp.MustCompile(`(?:call|try)\('([A-Z]+)'`)
 )
 
 // permissionHint says which permission a server's refusal asks for, and which

@@ -94,7 +94,7 @@ func TestEachMissingPermissionIsNamed(t *testing.T) {
 		"+eval":             "acquire again renew release acquire+ again+ renew+ inspect+ release+ watch",
 		"+time":             "acquire again acquire+ again+ renew+ inspect+ release+ watch",
 		"+get":              "again inspect acquire+ again+ inspect+",
-		"+set":              "acquire again acquire+",
+		"+set":              "acquire acquire+",
 		"+getrange":         "renew release renew+ release+",
 		"+del":              "release acquire+ release+",
 		"+pttl":             "again renew inspect again+ renew+ inspect+ release+",

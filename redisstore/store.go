@@ -52,13 +52,16 @@ type Store struct {
 	gathers bool       // all calls go to one server
 	gather  sync.Mutex
 	// gathered calls wait for a worker, which is called, if called is true.
-	gathered []*call
-	called   bool
-	idle     atomic.Int32
-	stuck    atomic.Int32
-	spare    sync.Pool // of *call; not global: a timer belongs to one synctest bubble
-	quit     chan struct{}
-	workers  sync.WaitGroup
+	// emptied is a slice for the next ones. Spare calls are kept here and not in
+	// a sync.Pool, since a timer belongs to one synctest bubble.
+	gathered, emptied []*call
+	called            bool
+	spare             []*call
+	noYield           atomic.Int64 // until when, since made: see yield
+	idle              atomic.Int32
+	stuck             atomic.Int32
+	quit              chan struct{}
+	workers           sync.WaitGroup
 
 	lone lone
 
@@ -211,63 +214,52 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 
 func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	var none tierlock.AcquireResult
-	if ctx.Err() != nil {
-		return none, ended(ctx)
-	}
 	until := sent.Add(s.timeout)
 	budget := min(req.Budget, s.timeout) // nobody waits longer for the answer
 	if end, ok := ctx.Deadline(); ok {
 		budget = min(budget, end.Sub(sent))
 	}
-	key := lockKey(req.Name, "")
-	slot := slotOf(key)
+	var msg message
+	msg.acquire(req)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
 		return none, err
 	}
-	clock := s.clocks.of(slot)
+	clock := s.clocks.of(msg.slot)
 	era := s.clocks.era.Load()
+	began := sent
 	offset, known := clock.offset(s.local(sent), era)
 	for asked := 0; !known; asked++ {
 		if asked == 3 {
 			return none, errors.New("the connection was made anew again and again")
 		}
 		// It may make a connection itself, and is not of its era then.
-		if err := s.learnClock(ctx, until, key); err != nil {
+		if err := s.learnClock(ctx, until, msg.keys[0]); err != nil {
 			return none, err
 		}
 		era = s.clocks.era.Load()
+		began = time.Now()
 		offset, known = clock.offset(s.local(sent), era)
 	}
-	format := appendFormat(make([]byte, 0, 512), &req.Token)
-	sc, keys := &acquireScript, []string{key, fenceKey(req.Name.Namespace, slot)}
-	args := []string{"", "", millis(req.TTL), wireLease(req.Token.Lease)}
-	if req.Explicit {
-		sc, keys = &enterScript, append(keys, key+holdsSuffix)
-		format = append(format, ' ') // the mark of an explicit hold
-		args = append(args[:3], req.Token.Lease, req.Token.Holder)
-	}
-	args[0] = string(format)
 	for try := 1; ; try++ {
-		began := time.Now()
-		if ctx.Err() != nil {
-			return none, ended(ctx)
-		}
 		if began.Sub(sent) >= budget {
+			if ctx.Err() != nil {
+				return none, ended(ctx)
+			}
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
-		args[1] = strconv.FormatInt(s.local(sent)+offset+budget.Microseconds(), 10)
-		msg, err := s.run(ctx, until, sc, keys, args)
+		msg.args[1] = strconv.FormatInt(s.local(sent)+offset+budget.Microseconds(), 10)
+		answer, err := s.run(ctx, until, msg.script, msg.keys, msg.args)
 		if err != nil {
 			return none, err
 		}
-		if !msg.IsInt64() {
-			return s.readAcquired(msg, req, func(server int64) {
+		if !answer.IsInt64() {
+			return s.readAcquired(answer, req, func(server int64) {
 				clock.learn(s.local(began), s.local(time.Now()), server, era)
 			})
 		}
-		server, err := msg.AsInt64()
+		server, err := answer.AsInt64()
 		if err != nil {
 			return none, err
 		}
@@ -284,6 +276,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		if offset, known = clock.offset(s.local(received), era); !known || offset <= before || try == 2 {
 			return none, fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
 		}
+		began = received
 	}
 }
 
@@ -338,18 +331,9 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 		// keep it would shorten none either.
 		keep = millis(min(req.Keep, maxTTL) + time.Millisecond - 1)
 	}
-	wake := lockKey(req.Name, wakeSuffix)
-	key := wake[:len(wake)-len(wakeSuffix)]
-	var msg rueidis.RedisMessage
-	var err error
-	if req.Explicit {
-		msg, err = s.run(ctx, until, &releaseEnteredScript,
-			[]string{key, key + holdsSuffix}, []string{req.Lease, wake, keep})
-	} else {
-		lease := wireLease(req.Lease)
-		msg, err = s.run(ctx, until, &releaseScript,
-			[]string{key}, []string{lease, leaseEnd(lease), wake, keep})
-	}
+	var m message
+	m.release(&req, keep)
+	msg, err := s.run(ctx, until, m.script, m.keys, m.args)
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
@@ -371,9 +355,6 @@ func checkTTL(d time.Duration) error {
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-// leaseEnd is the offset of the lease's closing quote in the stored token.
-func leaseEnd(lease string) string { return strconv.Itoa(leaseOffset + len(lease) - 1) }
 
 func readOwnership(msg rueidis.RedisMessage) (tierlock.Ownership, error) {
 	n, err := msg.AsInt64()

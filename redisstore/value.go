@@ -30,11 +30,13 @@ func checkLease(lease string) error {
 
 // wireLease is the lease as it stands in a token's JSON, with its closing
 // quote, so that no lease is a prefix of another.
-func wireLease(lease string) string {
+func wireLease(lease string) string { return string(appendWireLease(nil, lease)) }
+
+func appendWireLease(b []byte, lease string) []byte {
 	if !simple(lease) {
-		return string(appendText(nil, lease)[1:])
+		return append(b, appendText(nil, lease)[1:]...)
 	}
-	return lease + `"`
+	return append(append(b, lease...), '"')
 }
 
 // storable is t as it can be stored: with a tier, and in valid UTF-8, so that

@@ -43,7 +43,7 @@ for module in "$@"; do
 		limit=(timeout --kill-after=10 "$left")
 	fi
 	status=0
-	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -timeout 10m ./...) &
+	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -timeout 18m ./...) &
 	pid=$!
 	wait "$pid" || status=$?
 	pid=

@@ -103,7 +103,7 @@ func (l *Lease) endLocked(end End) {
 }
 
 // noticeLocked is expireLocked for callers of the API: they may hold locks of
-// their own that OnEnd wants, so it is left to the scheduler.
+// their own that OnEnd wants, so it is left to the next look.
 func (l *Lease) noticeLocked(now Instant) {
 	if l.expireLocked(now) {
 		l.w.forget(l, true)

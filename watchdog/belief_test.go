@@ -111,7 +111,7 @@ func TestLossTellsWhatTheStoreSaid(t *testing.T) {
 				return errDown
 			}
 			cut++
-			time.Sleep(x.deadline - x.at - ms) // before the scheduler notices the end
+			time.Sleep(x.deadline - x.at - ms) // before a look notices the end
 			return fmt.Errorf("no answer: %w", context.DeadlineExceeded)
 		}}
 		w := newDog(t, s)

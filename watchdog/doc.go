@@ -31,9 +31,9 @@
 //     stand still meanwhile, so OnEnd comes within 250 ms after the resume;
 //     [Lease.Left] and [Lease.End] know at once.
 //   - A call of Renew that hangs until its deadline delays no end of belief.
-//   - Goroutines and timers do not grow with the number of leases: one
-//     scheduler, at most 8 calls in flight besides those that Ensure asks
-//     for, and nothing at all while no lease is watched.
+//   - Goroutines and timers do not grow with the number of leases: one timer,
+//     at most 8 calls in flight besides those that Ensure asks for, and, 250 ms
+//     after the last lease, nothing at all.
 //
 // # Non-guarantees
 //

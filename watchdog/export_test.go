@@ -19,3 +19,10 @@ func (l *Lease) BeginLate(sent Instant) bool {
 	_, ok := l.beginLocked(newCall(sent, l.w.cfg.CallTimeout))
 	return ok
 }
+
+// TimerSet reports whether another look is to come.
+func (w *Watchdog) TimerSet() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.set
+}

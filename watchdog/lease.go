@@ -47,7 +47,7 @@ type Lease struct {
 
 	// Guarded by Watchdog.mu:
 	watched  bool
-	wake     Instant // when the scheduler has to look at the lease
+	wake     Instant // when to look at the lease
 	renewing bool    // it has to because a renewal is due
 	until    Instant // end of belief, when last placed
 	wakeAt   int     // place in Watchdog.wakes, -1 if not in it

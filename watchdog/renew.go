@@ -77,7 +77,7 @@ func (w *Watchdog) takeBatch() ([]*Lease, *call) {
 			break
 		}
 		l := heap.Pop(&w.ready).(*Lease)
-		if left > 0 { // else the scheduler is about to end it
+		if left > 0 { // else a look is about to end it
 			batch = append(batch, l)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// tick is how often the scheduler compares the clocks at least: its timer
-	// stands still while the machine is suspended.
+	// tick is how often the clocks are compared at least: the timer stands still
+	// while the machine is suspended.
 	tick = 250 * time.Millisecond
 	// maxEarly bounds how much early a renewal is taken along when others are
 	// due: at most this, and at most a hundredth of its TTL. Leases then
@@ -15,42 +15,52 @@ const (
 	maxEarly = 50 * time.Millisecond
 )
 
-// schedule is the one goroutine that looks at leases when their time has come:
-// it ends belief and queues renewals. It never waits for a renewal. It returns
-// when no lease is watched and nothing is owed.
-func (w *Watchdog) schedule() {
+// look is what the one timer calls: it looks at the leases whose time has come,
+// ends belief, queues renewals and sets the timer anew. It never waits for a
+// renewal. One look is under way at a time.
+//
+// Where no lease is watched any more the timer runs out and is not set anew, so
+// that a process that has one lock at a time wakes nobody at each unlock.
+func (w *Watchdog) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.looking || w.closed.Load() {
+		return
+	}
+	w.looking = true
+	w.wg.Add(1) // closed is set under mu, so Close waits for this
 	defer w.wg.Done()
-	timer := time.NewTimer(tick)
-	defer timer.Stop()
-	var due []*Lease
+	defer func() { w.looking = false }()
+	w.set = false
 	for {
 		now := Now()
-		w.mu.Lock()
-		due = w.popDueLocked(due[:0], now)
+		w.due = w.popDueLocked(w.due[:0], now)
 		owed := w.owed
-		w.owed, w.sleeping = nil, now
-		if len(due) == 0 && len(owed) == 0 {
-			if w.closed.Load() || w.count == 0 {
-				w.scheduled = false
-				w.mu.Unlock()
-				return
+		w.owed = nil
+		if len(w.due) == 0 && len(owed) == 0 {
+			if w.count > 0 && !w.closed.Load() {
+				w.setLocked(now)
 			}
-			sleep := tick
-			if len(w.wakes) > 0 {
-				sleep = min(sleep, w.wakes[0].wake.Sub(now))
-			}
-			w.sleeping = now.add(sleep)
-			w.mu.Unlock()
-			timer.Reset(sleep)
-			select {
-			case <-timer.C:
-			case <-w.kick:
-			}
-			continue
+			return
 		}
 		w.mu.Unlock()
-		w.lookAt(due, owed, now)
-		clear(due)
+		w.lookAt(w.due, owed, now)
+		clear(w.due)
+		w.mu.Lock()
+	}
+}
+
+// setLocked sets the timer to when the next lease is due.
+func (w *Watchdog) setLocked(now Instant) {
+	sleep := tick
+	if len(w.wakes) > 0 {
+		sleep = min(sleep, w.wakes[0].wake.Sub(now))
+	}
+	w.set, w.sleeping = true, now.add(sleep)
+	if w.timer == nil {
+		w.timer = time.AfterFunc(sleep, w.look)
+	} else {
+		w.timer.Reset(sleep)
 	}
 }
 
@@ -149,11 +159,11 @@ func (l *Lease) placeLocked() {
 		heap.Remove(&w.ready, l.readyAt)
 	}
 	if wake.before(w.sleeping) {
-		w.wake()
+		w.lookNowLocked()
 	}
 }
 
-// forget ends the watch; with owe the scheduler has to call OnEnd.
+// forget ends the watch; with owe the next look has to call OnEnd.
 func (w *Watchdog) forget(l *Lease, owe bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,8 +181,8 @@ func (w *Watchdog) forget(l *Lease, owe bool) {
 	if owe {
 		w.owed = append(w.owed, l)
 	}
-	if owe || w.count == 0 {
-		w.wake()
+	if owe {
+		w.lookNowLocked()
 	}
 }
 
@@ -192,12 +202,14 @@ func (w *Watchdog) popDueLocked(due []*Lease, now Instant) []*Lease {
 
 func early(l *Lease) time.Duration { return min(maxEarly, l.spec.TTL/100) }
 
-// wake makes the scheduler look again; it never blocks.
-func (w *Watchdog) wake() {
-	select {
-	case w.kick <- struct{}{}:
-	default:
+// lookNowLocked makes a look happen at once, or go on where one is under way: it
+// ends only when there is nothing to do.
+func (w *Watchdog) lookNowLocked() {
+	if w.looking || w.timer == nil {
+		return
 	}
+	w.set, w.sleeping = true, Instant{}
+	w.timer.Reset(0)
 }
 
 // wakeHeap orders leases by when to look at them.

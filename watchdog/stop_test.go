@@ -291,8 +291,8 @@ func TestCallbacksMayCallBack(t *testing.T) {
 	})
 }
 
-// Without a lease nothing runs, so that an idle Watchdog may be forgotten; the
-// next lease is watched as the first one was.
+// Nothing runs between two looks, so that an idle Watchdog may be forgotten, and
+// without a lease its timer ends; the next lease is watched as the first one was.
 func TestIdleRunsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchdog.New(watchdog.Config{Renew: (&store{}).renew}) // never closed
@@ -300,8 +300,8 @@ func TestIdleRunsNothing(t *testing.T) {
 			e := newEnds()
 			l := w.Watch(watchdog.Spec{Sent: watchdog.Now(), TTL: 3 * sec, OnEnd: e.add, MaxRenewals: 2})
 			sleep(sec)
-			if n := goroutines(); n != 1 {
-				t.Errorf("round %d: %d goroutines with a lease", i, n)
+			if n := goroutines(); n != 0 || !w.TimerSet() {
+				t.Errorf("round %d: %d goroutines with a lease, timer set %v", i, n, w.TimerSet())
 			}
 			if i == 1 {
 				time.Sleep(10 * sec)
@@ -312,6 +312,12 @@ func TestIdleRunsNothing(t *testing.T) {
 			synctest.Wait() // no time passes
 			if n := goroutines(); n != 0 {
 				t.Errorf("round %d: %d goroutines without a lease", i, n)
+			}
+			if i == 1 {
+				sleep(sec)
+				if w.TimerSet() {
+					t.Error("the timer is set without a lease")
+				}
 			}
 		}
 	})

@@ -133,19 +133,21 @@ type Watchdog struct {
 	cancel  context.CancelFunc
 	closed  atomic.Bool // set under mu
 	wg      sync.WaitGroup
-	kick    chan struct{} // wakes the scheduler
 
 	// mu may be taken with a Lease's mutex held, never the other way round,
 	// and nothing is called or waited for under it. It also guards the fields
 	// of Lease that say so.
-	mu        sync.Mutex
-	wakes     wakeHeap  // watched leases, the next to be looked at first
-	ready     readyHeap // those with a renewal due, soonest end of belief first
-	owed      []*Lease  // ended leases whose OnEnd the scheduler has to call
-	count     int       // leases watched
-	scheduled bool      // the scheduler runs
-	sleeping  Instant   // until when it sleeps
-	workers   int       // batches taken or about to be
+	mu       sync.Mutex
+	wakes    wakeHeap  // watched leases, the next to be looked at first
+	ready    readyHeap // those with a renewal due, soonest end of belief first
+	owed     []*Lease  // ended leases whose OnEnd the next look has to call
+	count    int       // leases watched
+	timer    *time.Timer
+	set      bool     // the timer runs
+	sleeping Instant  // until when
+	looking  bool     // a look is under way
+	due      []*Lease // its leases
+	workers  int      // batches taken or about to be
 }
 
 // New returns a Watchdog. It panics if cfg.Renew is nil.
@@ -156,7 +158,7 @@ func New(cfg Config) *Watchdog {
 	if cfg.CallTimeout <= 0 {
 		cfg.CallTimeout = 500 * time.Millisecond
 	}
-	w := &Watchdog{cfg: cfg, kick: make(chan struct{}, 1)}
+	w := &Watchdog{cfg: cfg}
 	w.running, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -174,10 +176,8 @@ func (w *Watchdog) Watch(spec Spec) *Lease {
 	if !w.closed.Load() {
 		l.watched = true
 		w.count++
-		if !w.scheduled {
-			w.scheduled = true
-			w.wg.Add(1)
-			go w.schedule()
+		if !w.set && !w.looking {
+			w.setLocked(Now())
 		}
 	}
 	w.mu.Unlock()
@@ -199,9 +199,11 @@ func (w *Watchdog) Len() int {
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed.Store(true) // from here on nobody adds to wg
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 	w.mu.Unlock()
 	w.cancel()
-	w.wake()
 	w.wg.Wait()
 
 	w.mu.Lock()

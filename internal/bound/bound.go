@@ -55,31 +55,30 @@ func (c *Context) Deadline() (time.Time, bool) {
 func (c *Context) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.fillLocked()
+	return c.full.Done()
+}
+
+func (c *Context) fillLocked() {
 	if c.full == nil {
 		c.full, c.cancel = context.WithDeadline(c.parent, c.deadline)
 		if c.over {
 			c.cancel()
 		}
 	}
-	return c.full.Done()
 }
 
 // Err implements [context.Context]. Until Done is called it goes by the clock.
 func (c *Context) Err() error {
 	c.mu.Lock()
-	full, over := c.full, c.over
-	c.mu.Unlock()
-	switch {
-	case full != nil:
-		return full.Err()
-	case over:
-		return context.Canceled
-	case c.parent.Err() != nil:
-		return c.parent.Err()
-	case !time.Now().Before(c.deadline):
-		return context.DeadlineExceeded
+	defer c.mu.Unlock()
+	if c.full == nil {
+		if !c.over && c.parent.Err() == nil && time.Now().Before(c.deadline) {
+			return nil
+		}
+		c.fillLocked() // what ends it now does for ever, and is its cause
 	}
-	return nil
+	return c.full.Err()
 }
 
 // Value implements [context.Context].

@@ -122,3 +122,44 @@ func TestCostsNoTimer(t *testing.T) {
 		t.Errorf("%v allocations; wanted the context alone", n)
 	}
 }
+
+// Who sees that it has ended may ask why, and must not be told "not yet"; and what
+// it said once it says for ever.
+func TestTheEndStaysAndHasACause(t *testing.T) {
+	for _, first := range []string{"deadline", "End", "parent"} {
+		synctest.Test(t, func(t *testing.T) {
+			why := errors.New("why")
+			parent, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			c := bound.By(parent, time.Now().Add(time.Second))
+			want, cause := context.Canceled, context.Canceled
+			switch first {
+			case "deadline":
+				time.Sleep(time.Second)
+				want, cause = context.DeadlineExceeded, context.DeadlineExceeded
+			case "End":
+				c.End()
+			case "parent":
+				cancel(why)
+				cause = why
+			}
+			synctest.Wait()
+			if err := c.Err(); err != want {
+				t.Fatalf("%s: %v; wanted %v", first, err, want)
+			}
+			if got := context.Cause(c); got != cause {
+				t.Errorf("%s: cause %v; wanted %v", first, got, cause)
+			}
+			time.Sleep(time.Second)
+			cancel(errors.New("later"))
+			c.End()
+			synctest.Wait()
+			for _, then := range []string{"later", "and when it was waited for"} {
+				if err, got := c.Err(), context.Cause(c); err != want || got != cause {
+					t.Errorf("%s, %s: %v, cause %v; wanted %v, %v as before", first, then, err, got, want, cause)
+				}
+				<-c.Done()
+			}
+		})
+	}
+}

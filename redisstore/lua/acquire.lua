@@ -3,7 +3,9 @@
 -- stored token and the server time (granted otherwise), or the text
 -- "pttl token" (held by others).
 -- ARGV: 4 lease as JSON, without its opening quote.
-if call('SET', KEYS[1], value(), 'NX', 'PX', ARGV[3]) then
+local function set(try) return try('SET', KEYS[1], value(), 'NX', 'PX', ARGV[3]) end
+local done = set(redis.pcall)
+if done and not done.err then
   local usual = seq
   local refused = record(redis.pcall)
   if refused then
@@ -15,7 +17,11 @@ if call('SET', KEYS[1], value(), 'NX', 'PX', ARGV[3]) then
   call('SET', KEYS[1], token, 'PX', ARGV[3])
   return {token, now}
 end
+-- Also where a server takes no writes (OOM, MISCONF, READONLY, NOREPLICAS): it
+-- still knows who has the lock. If nobody has, it refuses once more, as an error
+-- with a line.
 local token = call('GET', KEYS[1])
+if not token then return set(call) end
 local left = call('PTTL', KEYS[1])
 if string.sub(token, 11, 10 + #ARGV[4]) ~= ARGV[4] then return left .. ' ' .. token end
 -- Our own lease: an earlier reply was lost.

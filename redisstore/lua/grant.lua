@@ -29,7 +29,9 @@ local function record(try)
   if not last then return end
   if type(last) == 'table' then return last end
   last = tonumber(last)
-  if not last or last < seq then return end
+  -- Neither "nan" nor what does not fit below 2^49 was written here; past that
+  -- %d and the TTL would be nonsense, and an error here would leave the lock.
+  if not (last and last >= seq and last < 562949953421311) then return end
   local ttl = 62000 + (last + 1 - seq) / 500
   seq = last + 1
   call('SET', KEYS[2], format('%d', seq), 'PX', format('%d', ttl))

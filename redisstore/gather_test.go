@@ -1,0 +1,51 @@
+package redisstore_test
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock/redisstore"
+)
+
+// Where a processor is taken by those who only compute, a worker may wait for them
+// once, to make its pipeline longer, but not with each pipeline.
+func TestWorkerYieldsSeldomToTheBusy(t *testing.T) {
+	s, err := redisstore.Open(rueidis.ClientOption{InitAddress: []string{"127.0.0.1:1"}, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var stop atomic.Bool
+	var busy sync.WaitGroup
+	for range 4 {
+		busy.Go(func() {
+			for !stop.Load() {
+			}
+		})
+	}
+	defer busy.Wait()
+	defer stop.Store(true)
+	yield := func() time.Duration {
+		began := time.Now()
+		s.Yield()
+		return time.Since(began)
+	}
+	runtime.Gosched() // until all of them are under way
+	first := yield()
+	if first < 5*time.Millisecond {
+		t.Fatalf("a yield to 4 busy goroutines took %v; wanted some 40 ms, else this test tests nothing", first)
+	}
+	var more time.Duration
+	for range 10 {
+		more += yield()
+	}
+	if more > 4*first {
+		t.Errorf("10 more yields took %v, after one of %v; wanted them to be left out", more, first)
+	}
+}
