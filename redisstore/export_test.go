@@ -56,6 +56,10 @@ func PermissionHint(namespace, refusal string) string { return permissionHint(na
 // RenewDigest is how the server names a script of one line more than its calls.
 func RenewDigest() string { return renewScript.digest }
 
+// Look is what a failed call of a Cluster client does: it has the table of slots
+// read again.
+func (s *Store) Look() { s.hub.lookOnce() }
+
 // BesideALoneCall runs f as if it ran while a lone call is inside the client.
 func (s *Store) BesideALoneCall(f func()) {
 	s.lone.inside.Store(true)

@@ -216,6 +216,11 @@ func (h *hub) askSlots(addr string, node rueidis.Client) ([]slotRange, error) {
 		h.guide.asked = make(map[string]chan slotsAnswer)
 	}
 	answer := h.guide.asked[addr]
+	select {
+	case <-answer:
+		answer = nil // it came after its look had given up, and may be old
+	default:
+	}
 	if answer == nil {
 		answer = make(chan slotsAnswer, 1)
 		go func() {

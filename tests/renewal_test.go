@@ -20,13 +20,19 @@ func TestNobodyEntersALongHold(t *testing.T) {
 	cfg := peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}}
 	waiting, trying := newPeer(t, cfg), newPeer(t, cfg)
 	wait := waiting.send(order{Op: "lock", Resource: "job", Key: "k", Wait: 5 * ttl})
-	tries := 0
+	tries, late := 0, 0
 	for start := time.Now(); time.Since(start) < 5*ttl; tries++ {
 		e := trying.wait(trying.send(order{Op: "lock", Resource: "job", Key: "k"}), "refused")
-		if !e.is("held") {
+		switch {
+		case e.is("unavailable"): // on a busy machine a try may take longer than it is worth
+			late++
+		case !e.is("held"):
 			t.Fatalf("try %d: %s", tries, e.Err)
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+	if late > tries/10 {
+		t.Errorf("%d of %d tries were without an answer", late, tries)
 	}
 	if e := waiting.wait(wait, "refused"); !e.is("held") {
 		t.Errorf("the waiter: %s", e.Err)
