@@ -58,7 +58,6 @@ type Store struct {
 	called            bool
 	noYield           atomic.Int64 // until when, since made: see yield
 	spare             []*call
-	noYield           atomic.Int64 // until when, since made: see yield
 	idle              atomic.Int32
 	stuck             atomic.Int32
 	quit              chan struct{}
