@@ -56,7 +56,6 @@ type Store struct {
 	// a sync.Pool, since a timer belongs to one synctest bubble.
 	gathered, emptied []*call
 	called            bool
-	noYield           atomic.Int64 // until when, since made: see yield
 	spare             []*call
 	noYield           atomic.Int64 // until when, since made: see yield
 	idle              atomic.Int32
