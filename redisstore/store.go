@@ -57,6 +57,7 @@ type Store struct {
 	gathered, emptied []*call
 	called            bool
 	spare             []*call
+	noYield           atomic.Int64 // until when, since made: see yield
 	idle              atomic.Int32
 	stuck             atomic.Int32
 	quit              chan struct{}
