@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/localstore"
 	"github.com/tierlock/tierlock/storetest"
 )
 
@@ -196,4 +198,34 @@ func TestBreakerStaysClosed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// readOnly refuses to grant, and has nothing to release.
+type readOnly struct {
+	tierlock.Store
+	asked atomic.Int32
+}
+
+func (s *readOnly) Acquire(context.Context, tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
+	s.asked.Add(1)
+	return tierlock.AcquireResult{}, fmt.Errorf("%w: read only", tierlock.ErrUnavailable)
+}
+
+// A store that grants nothing counts as down, though it answers the releases
+// that undo each attempt: that there is nothing to release proves nothing.
+func TestNothingToUndoIsNoSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &readOnly{Store: localstore.New(localstore.Options{Space: localstore.NewSpace()})}
+		l := newLocker(t, s)
+		for i := range 9 {
+			_, err := l.TryLock(bg, "r", fmt.Sprint(i))
+			wantIs(t, "TryLock", err, tierlock.ErrUnavailable)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := s.asked.Load(); n != 3 || l.Status().Stores[0].Available {
+			t.Errorf("the store was asked %d times in a second, available: %v; want 3 times, and that it counts as down",
+				n, l.Status().Stores[0].Available)
+		}
+		idle(t, l)
+	})
 }

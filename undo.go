@@ -161,7 +161,11 @@ func (u *undoer) try(t *undoTask) bool {
 	req.Keep = max(0, t.keepUntil.Sub(sent))
 	part := l.store.part(req.Name)
 	state, err := l.store.Release(ctx, req)
-	l.report(part, req.Name, err)
+	if err != nil || state == LeaseOwned {
+		// That there is nothing to release a replica says as well: no proof that
+		// a lock can be taken.
+		l.report(part, req.Name, err)
+	}
 	if errors.Is(err, ErrMisconfigured) {
 		// An answer about this key, and not a store that is down.
 		u.mu.Lock()

@@ -130,10 +130,10 @@
 // own business: set Sentinel.TopologyRefreshInterval.
 //
 // While a Cluster moves a slot from one node to another, holds in it are renewed
-// and released, but a free lock of which the fence record is still there cannot
-// be taken (TRYAGAIN, which counts as unavailable), and a release may be told to
-// waiters only when the move is over; they poll. A watch has a subscription at
-// the node that serves its lock, and follows the slot.
+// and released, but a free lock in it cannot be taken (TRYAGAIN, which counts as
+// unavailable), and a release may be told to waiters only when the move is over;
+// they poll. A watch has a subscription at the node that serves its lock, and
+// follows the slot.
 //
 // # Load
 //

@@ -56,8 +56,8 @@ type Store struct {
 	// a sync.Pool, since a timer belongs to one synctest bubble.
 	gathered, emptied []*call
 	called            bool
-	noYield           atomic.Int64 // until when, since made: see yield
 	spare             []*call
+	noYield           atomic.Int64 // until when, since made: see yield
 	idle              atomic.Int32
 	stuck             atomic.Int32
 	quit              chan struct{}
