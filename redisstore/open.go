@@ -32,7 +32,7 @@ func RecommendedOptions(addrs ...string) rueidis.ClientOption {
 		ConnWriteTimeout:  time.Second,
 		AlwaysPipelining:  true, // else a cancelled ctx is ignored on an idle connection
 		DisableRetry:      true,
-		PipelineMultiplex: -1, // one: an undo then never overtakes what it undoes
+		PipelineMultiplex: -1, // one: an undo then hardly ever overtakes what it undoes
 		DisableCache:      true,
 		// Locks are small; the client's own default is 512 KiB each.
 		ReadBufferEachConn:  64 << 10,
@@ -201,6 +201,7 @@ func (s *Store) linkOnce() (linked bool, err error) {
 // worker: what that noted as lost is what is tried here, and a store that is
 // not used leaves no worker.
 func (s *Store) greet() error {
+	slotTags() // takes some 10 ms once; better now than in the first acquire
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	answer := make(chan error, 1)
