@@ -28,8 +28,6 @@ const (
 	// slice is a little less than what Go's scheduler lets a goroutine run at a
 	// stretch while others wait.
 	slice = 9 * time.Millisecond
-	// maxSpare is how many calls are kept for further use.
-	maxSpare = 1024
 )
 
 // call is one use of the client, by a worker, with a caller that may leave
@@ -320,15 +318,9 @@ func slowDial(err error) bool {
 }
 
 func (s *Store) takeCall() *call {
-	s.gather.Lock()
-	if n := len(s.spare); n > 0 {
-		c := s.spare[n-1]
-		s.spare[n-1] = nil
-		s.spare = s.spare[:n-1]
-		s.gather.Unlock()
+	if c, ok := s.spare.Get().(*call); ok {
 		return c
 	}
-	s.gather.Unlock()
 	c := &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	c.timer.Stop()
 	return c
@@ -340,11 +332,7 @@ func (s *Store) putCall(c *call) {
 	c.cmd, c.multi = rueidis.Completed{}, nil
 	c.res, c.many = rueidis.RedisResult{}, nil
 	c.settled.Store(0)
-	s.gather.Lock()
-	if len(s.spare) < maxSpare {
-		s.spare = append(s.spare, c)
-	}
-	s.gather.Unlock()
+	s.spare.Put(c)
 }
 
 // spawn starts a goroutine of the store's, unless it is closed.

@@ -52,11 +52,10 @@ type Store struct {
 	gathers bool       // all calls go to one server
 	gather  sync.Mutex
 	// gathered calls wait for a worker, which is called, if called is true.
-	// emptied is a slice for the next ones. Spare calls are kept here and not in
-	// a sync.Pool, since a timer belongs to one synctest bubble.
+	// emptied is a slice for the next ones.
 	gathered, emptied []*call
 	called            bool
-	spare             []*call
+	spare             sync.Pool    // of *call; not global: a timer belongs to one synctest bubble
 	noYield           atomic.Int64 // until when, since made: see yield
 	idle              atomic.Int32
 	stuck             atomic.Int32
