@@ -43,8 +43,9 @@
 //     key and process asks the store. Contention is never taken for an outage,
 //     nor an outage for contention.
 //   - Fences grow. Each new hold of a key has a larger [Token].Fence, over
-//     releases, expiries and FLUSHALL, as long as the store's clock does not
-//     step back while it has lost its data.
+//     releases, expiries and FLUSHALL, and over any step of the store's clock
+//     within a minute of the last grant. A clock that is set back later, or
+//     together with a loss of the data, may give smaller ones.
 //
 // # What is not
 //
@@ -69,12 +70,14 @@
 //     unknown: look it up (reconcile) before it is repeated or reported.
 //   - [ErrLeaseExceeded]: the work took longer than its bound. As ErrLost.
 //   - [ErrReentrant]: a programming error, the line that deadlocks itself.
-//   - [ErrMisconfigured], [ErrInvalid]: for the operator, or the author.
+//   - [ErrMisconfigured], [ErrInvalid]: for the operator (a password, a
+//     permission, a certificate; the error names it), or the author.
 //
 // # Reading the code
 //
 // [ResourceHandle.Do] in locker.go; the acquire loop in acquire.go and
 // contend.go, with the queue in line.go; the [Store] contract in store.go;
 // package watchdog, which keeps belief; hold.go, where a hold ends; then one
-// store, such as package redisstore.
+// store, such as package redisstore. docs/design.md in the repository has the
+// protocols, docs/redis.md is for those who run it on Redis.
 package tierlock

@@ -25,6 +25,9 @@ const (
 	// maxGathered is how many calls go into one pipeline: below the length from
 	// which the client dials a connection for it.
 	maxGathered = 512
+	// slice is a little less than what Go's scheduler lets a goroutine run at a
+	// stretch while others wait.
+	slice = 9 * time.Millisecond
 	// maxSpare is how many calls are kept for further use.
 	maxSpare = 1024
 )
@@ -246,7 +249,8 @@ func (s *Store) performGathered() {
 //
 // But whoever computes and yields to nobody has the processor for some 10 ms, each
 // of them, and a call would wait for them once more than it has to. So a yield that
-// took long is followed by a time without, and they take up a twentieth at most.
+// took as long as that is followed by a time without, and they take up a twentieth
+// at most.
 func (s *Store) yield() {
 	began := time.Since(s.made)
 	if began < time.Duration(s.noYield.Load()) {
@@ -254,7 +258,7 @@ func (s *Store) yield() {
 	}
 	runtime.Gosched()
 	ended := time.Since(s.made)
-	if took := ended - began; took > time.Millisecond {
+	if took := ended - began; took >= slice {
 		s.noYield.Store(int64(ended + 20*took))
 	}
 }

@@ -11,7 +11,8 @@
 // keeps the key. A failover, a restart without persistence, FLUSHALL, DEL and
 // eviction can lose it. The fence tells the younger of two holders: it
 // strictly rises while the server's clock goes forward, over lost keys too,
-// and for a minute after each grant also where the clock was stepped back.
+// and for a minute after each grant in the key's slot also where the clock was
+// stepped back.
 //
 // Every call ends with its ctx and at the latest after Options.CallTimeout,
 // whatever the client is doing. No key is ever without a TTL. Scripts are
@@ -43,8 +44,8 @@
 // larger fence, and the former holder is told at its next renewal. A step back
 // makes keys live longer by as much, unless they are released. Neither makes
 // acquires fail, but for one repetition inside the call. Fences rise over any
-// step within a minute of the last grant of the lock; after that a clock that is
-// set back may give smaller ones than before.
+// step within a minute of the last grant in the lock's slot; after that a clock
+// that is set back may give smaller ones than before.
 //
 // # Explicit holders
 //
@@ -57,10 +58,16 @@
 //
 //	lock:<namespace>:{<resource>/<key>}
 //
-// and beside it, in the same slot, stand the same name with :fence (the last
-// fence, for about a minute) and :holds (the leases under one explicit
-// holder). Releases are published on the same name with :wake, by SPUBLISH
-// where the server is 7.0 or later.
+// and beside it, in the same slot, stand the same name with :holds (the leases
+// under one explicit holder) and the fence record of the slot,
+//
+//	lock:<namespace>:{<tag>}:fence
+//
+// where the tag is a short text that hashes to the slot. It holds the largest
+// fence given in that slot and lives for about a minute after the last grant, so
+// there are at most 16,384 of them in a namespace, whatever the number of locks.
+// Releases are published on the lock's name with :wake, by SPUBLISH where the
+// server is 7.0 or later.
 //
 // # Permissions
 //
@@ -73,15 +80,16 @@
 //
 // of which the z-commands serve explicit holders; the channels and what
 // publishes and subscribes serve [Store.Watch], without which waiters poll. A
-// Sentinel client needs +role as well, a Cluster client +cluster. From
+// Sentinel client needs +role as well, a Cluster client +cluster and +asking. From
 // 7.0 on +publish, +subscribe and +unsubscribe can be left out, before that
 // +spublish, +ssubscribe and +sunsubscribe are not known. A user that lacks
 // +client works too; servers from 7.2 on note a refusal in their ACL LOG with
 // each connection.
 //
 // A refusal wraps [tierlock.ErrMisconfigured] and says which permission is
-// missing. Only a missing +publish or +spublish is not told: who may not publish
-// has released all the same.
+// missing. Two are not told: +publish or +spublish, since who may not publish has
+// released all the same; and +asking, without which the client goes to and fro
+// between two nodes while a slot moves, and locks in it are unavailable.
 //
 // # Credentials and TLS
 //
@@ -122,10 +130,21 @@
 // own business: set Sentinel.TopologyRefreshInterval.
 //
 // While a Cluster moves a slot from one node to another, holds in it are renewed
-// and released, but a free lock of which the fence record is still there cannot
-// be taken (TRYAGAIN, which counts as unavailable), and a release may be told to
-// waiters only when the move is over; they poll. A watch has a subscription at
-// the node that serves its lock, and follows the slot.
+// and released, but a free lock in it cannot be taken (TRYAGAIN, which counts as
+// unavailable), and a release may be told to waiters only when the move is over;
+// they poll. A watch has a subscription at the node that serves its lock, and
+// follows the slot.
+//
+// # Load
+//
+// With one server, or Sentinel, calls that are made at the same time go out as
+// one pipeline; a call that is alone waits for nothing. A store that [Open] made
+// over one server uses the client from the caller's own goroutine then. Renewals
+// are pipelines of their own, one for each node of a Cluster.
+//
+// docs/redis.md in the repository has the settings of client and server that
+// matter, what each state of a server does to locks, the commands of each
+// operation and the memory of a lock.
 //
 // # Limits
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/tierlock/tierlock/internal/rig"
 )
 
-// A server that is out of memory takes no new lock, of any kind, but prolongs
-// and frees what there is.
+// A server that is out of memory takes no new lock, of any kind, but tells,
+// prolongs and frees what there is.
 func TestOutOfMemory(t *testing.T) {
 	srv := rig.Redis(t)
 	s := open(t, srv.Addr)
@@ -36,6 +36,13 @@ func TestOutOfMemory(t *testing.T) {
 		}
 		if keys := srv.Do("KEYS", "*{order:settle/fresh}*").([]any); len(keys) > 0 {
 			t.Errorf("explicit %v: the refused acquire left %v", explicit, keys)
+		}
+		if !explicit {
+			// Contention is no outage, and a retry gets what it was granted.
+			if res, err := s.Acquire(t.Context(), ask("k", newLease(), 10*time.Second)); err != nil || res.Granted || res.Token.Lease != short.Token.Lease {
+				t.Errorf("acquire of a held lock: got %+v, %v; wanted its holder", res, err)
+			}
+			mustAcquire(t, s, short)
 		}
 		for _, ttl := range []time.Duration{15 * time.Second, 30 * time.Second} {
 			for i, lease := range leases {

@@ -58,6 +58,12 @@ func TestServerRefuses(t *testing.T) {
 	} {
 		t.Run(c.says, func(t *testing.T) {
 			t.Parallel()
+			says := c.says
+			if says == "READONLY" {
+				// It also makes the store connect anew, once a second at most: a
+				// call that meets the end of the connection says that instead.
+				says = ""
+			}
 			const ttl = 2 * time.Second
 			srv := rig.Redis(t)
 			// Long limits: a server that runs a script answers when it gets round
@@ -83,15 +89,15 @@ func TestServerRefuses(t *testing.T) {
 			if c.reads {
 				wantClass(t, "TryLock of a held key", err, tierlock.ErrHeld)
 			} else {
-				wantClass(t, "TryLock of a held key", err, tierlock.ErrUnavailable, c.says)
+				wantClass(t, "TryLock of a held key", err, tierlock.ErrUnavailable, says)
 			}
 			for _, opts := range [][]tierlock.Option{nil, {tierlock.Holder("import-8")}} {
 				_, err := other.TryLock(bg, "job", "free", opts...)
-				wantClass(t, fmt.Sprintf("TryLock with %d options", len(opts)), err, tierlock.ErrUnavailable, c.says, "lock scen:job/free")
+				wantClass(t, fmt.Sprintf("TryLock with %d options", len(opts)), err, tierlock.ErrUnavailable, says, "lock scen:job/free")
 			}
 			start := time.Now()
 			_, err = other.Lock(bg, "job", "free", tierlock.Wait(500*time.Millisecond))
-			wantClass(t, "Lock with a wait", err, tierlock.ErrUnavailable, c.says)
+			wantClass(t, "Lock with a wait", err, tierlock.ErrUnavailable, says)
 			between(t, "its time", time.Since(start), 0, 500*time.Millisecond+slack)
 
 			if c.keeps {
@@ -109,8 +115,8 @@ func TestServerRefuses(t *testing.T) {
 				wantGone(t, srv, "job", "explicit")
 			} else {
 				// Not confirmed, which is no loss: the work was done in time.
-				wantClass(t, "Unlock", released.Unlock(), tierlock.ErrUnavailable, c.says, "release not confirmed")
-				wantClass(t, "Unlock", kept.Unlock(), tierlock.ErrUnavailable, c.says)
+				wantClass(t, "Unlock", released.Unlock(), tierlock.ErrUnavailable, says, "release not confirmed")
+				wantClass(t, "Unlock", kept.Unlock(), tierlock.ErrUnavailable, says)
 				if c.says == "MASTERDOWN" || c.says == "BUSY" {
 					// Not even reads are answered. No renewal was executed, so
 					// the keys end one TTL after they were taken, at the latest.
@@ -118,11 +124,11 @@ func TestServerRefuses(t *testing.T) {
 						ended := waitEnd(t, k)
 						between(t, "from the lock to the loss", ended.Sub(locked), 0, ttl+slack)
 						wantLost(t, "Unlock", k.Unlock(), "unconfirmed")
-						wantSays(t, "Unlock", k.Unlock(), c.says)
+						wantSays(t, "Unlock", k.Unlock(), says)
 					}
 				} else {
-					endsInTime(t, free[0], plain, locked, c.says)
-					endsInTime(t, free[1], explicit, locked, c.says)
+					endsInTime(t, free[0], plain, locked, says)
+					endsInTime(t, free[1], explicit, locked, says)
 				}
 				wantNotIs(t, "the hold with a long lease", long.Err(), tierlock.ErrLost)
 			}
