@@ -277,7 +277,7 @@ func (s *Store) learnFrom(results []rueidis.RedisResult) {
 			return
 		}
 		if readOnly(results[i].Error()) {
-			s.redial()
+			s.redial(results[i].Error())
 			return
 		}
 	}

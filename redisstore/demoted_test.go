@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -126,4 +129,27 @@ func TestDemotedInOldWords(t *testing.T) {
 		wantClass(t, "release at a replica", err, tierlock.ErrUnavailable)
 		return dials.Load() > before
 	})
+}
+
+// The calls that are under way when the connections of a read-only server are
+// closed fail for the reason that led to it.
+func TestRedialTellsWhy(t *testing.T) {
+	t.Parallel()
+	srv := rig.Redis(t)
+	s := open(t, srv.Addr)
+	works(t, s)
+	srv.Do("REPLICAOF", "127.0.0.1", "1") // nobody
+	var calls sync.WaitGroup
+	for i := range 16 {
+		calls.Go(func() {
+			for end := time.Now().Add(3500 * time.Millisecond); time.Now().Before(end); {
+				_, err := s.Acquire(background, ask(strconv.Itoa(i), newLease(), time.Second))
+				if err == nil || !errors.Is(err, tierlock.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY ") {
+					t.Errorf("acquire at a replica: %v", err)
+					return
+				}
+			}
+		})
+	}
+	calls.Wait()
 }

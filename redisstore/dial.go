@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -76,14 +78,22 @@ const redialPause = time.Second
 //
 // It is for a server that has become a replica: that does not end connections by
 // itself, and the client does not take "read-only" for a reason to. Calls that
-// are under way fail, as they would have.
-func (s *Store) redial() {
+// are under way fail, as they would have, and for the same reason.
+func (s *Store) redial(reason error) {
 	now := time.Since(s.made)
 	last := s.redialed.Load()
 	if s.own == nil || last != 0 && now-time.Duration(last) < redialPause || !s.redialed.CompareAndSwap(last, int64(now)) {
 		return
 	}
-	s.spawn(s.closeConns) // over TLS this may wait for the other side
+	text := reason.Error()
+	s.spawn(func() { // over TLS this may wait for the other side
+		s.conns.Range(func(conn, _ any) bool {
+			c := conn.(*seenConn)
+			c.reason.Store(&text) // before what makes it known
+			_ = c.Close()
+			return true
+		})
+	})
 }
 
 // closeConns closes all connections of the client that Open made. At the end of
@@ -102,6 +112,28 @@ type seenConn struct {
 	net.Conn
 	once   sync.Once
 	closed func()
+	reason atomic.Pointer[string] // why it was closed, if by redial
+}
+
+func (c *seenConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.explained(err)
+}
+
+func (c *seenConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	return n, c.explained(err)
+}
+
+// explained gives the calls that are under way the reason of the redial: that
+// the connection is closed would tell their callers nothing.
+func (c *seenConn) explained(err error) error {
+	if err != nil {
+		if reason := c.reason.Load(); reason != nil {
+			return fmt.Errorf("%s (%w)", *reason, err)
+		}
+	}
+	return err
 }
 
 func (c *seenConn) Close() error {
