@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -171,7 +170,7 @@ func ownLocker(t *testing.T, space *localstore.Space) (*tierlock.Locker, *storet
 // And when it is done, no goroutine is left, though the lease runs on.
 func TestCloseStopsRenewalAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		goroutines := runtime.NumGoroutine()
+		before := goroutines()
 		l, s := ownLocker(t, nil)
 		k := mustLock(t, l, "r", "1")
 		failing := mustLock(t, l, "r", "2")
@@ -189,14 +188,14 @@ func TestCloseStopsRenewalAtOnce(t *testing.T) {
 			t.Errorf("%d renewals of what Close has given up", n)
 		}
 		synctest.Wait()
-		if n := runtime.NumGoroutine(); n > goroutines {
-			t.Errorf("%d goroutines after Close, %d before New", n, goroutines)
+		if n := goroutines(); n > before {
+			t.Errorf("%d goroutines after Close, %d before New", n, before)
 		}
 		s.ClearAll()
 		mustUnlock(t, k)
 		synctest.Wait()
-		if n := runtime.NumGoroutine(); n > goroutines {
-			t.Errorf("%d goroutines after an unlock after Close, %d before New", n, goroutines)
+		if n := goroutines(); n > before {
+			t.Errorf("%d goroutines after an unlock after Close, %d before New", n, before)
 		}
 	})
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -251,4 +253,11 @@ func (b *logBook) drop(message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all = slices.DeleteFunc(b.all, func(r slog.Record) bool { return message == "" || r.Message == message })
+}
+
+// goroutines is the number of those that have a stack. runtime.NumGoroutine counts
+// one that has just ended, such as a timer's, a moment longer.
+func goroutines() int {
+	buf := make([]byte, 1<<20)
+	return strings.Count("\n\n"+string(buf[:runtime.Stack(buf, true)]), "\n\ngoroutine ")
 }
