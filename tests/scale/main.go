@@ -120,7 +120,7 @@ func (s *scale) each(f func(key string) error) (errs []string) {
 
 // tell reports a step and waits to be told to go on.
 func (s *scale) tell(step string, took time.Duration, errs []string) error {
-	r := report{Step: step, Took: took, Goroutines: runtime.NumGoroutine(), Errors: errs}
+	r := report{Step: step, Took: took, Goroutines: settled(), Errors: errs}
 	runtime.GC()
 	runtime.GC() // what a pool kept goes with the second
 	var m runtime.MemStats
@@ -135,6 +135,19 @@ func (s *scale) tell(step string, took time.Duration, errs []string) error {
 		return errors.New("no more orders")
 	}
 	return nil
+}
+
+// settled is the number of goroutines when it falls no more: what has told that
+// it is done, and what it no longer needs, take a moment to end.
+func settled() int {
+	for n := runtime.NumGoroutine(); ; {
+		time.Sleep(100 * time.Millisecond)
+		now := runtime.NumGoroutine()
+		if now >= n {
+			return now
+		}
+		n = now
+	}
 }
 
 // close ends all, and reports what is left then.
