@@ -36,7 +36,12 @@ func newPair(t *testing.T) pair {
 	}
 	t.Cleanup(func() { conn.Close() })
 	s := &client{t: t, Conn: conn, r: bufio.NewReader(conn)}
-	return pair{p, [2]*client{rig.ToServer: s, rig.ToClient: c}}
+	x := pair{p, [2]*client{rig.ToServer: s, rig.ToClient: c}}
+	// The server may accept before the proxy knows of it, and what is done to a
+	// connection that is still being made is not what is tested here.
+	s.send("up")
+	c.want("up")
+	return x
 }
 
 func other(d rig.Direction) rig.Direction { return 1 - d }
