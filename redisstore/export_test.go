@@ -17,7 +17,7 @@ func (c *Clock) Learn(sent, received, server int64, era uint64) { c.learn(sent, 
 
 func Keys(n tierlock.Name) (lock string, beside [3]string) {
 	k := lockKey(n, "")
-	return k, [3]string{fenceKey(n.Namespace, slotOf(k)), k + holdsSuffix, k + wakeSuffix}
+	return k, [3]string{FenceKey(n), k + holdsSuffix, k + wakeSuffix}
 }
 
 // SlotOf is the slot computed here.
@@ -31,7 +31,9 @@ func CheckName(n tierlock.Name) error { return checkName(n) }
 func Format(t tierlock.Token) string { return string(appendFormat(nil, &t)) }
 
 // FenceKey is the key of the fence record for a lock.
-func FenceKey(n tierlock.Name) string { return fenceKey(n.Namespace, slotOf(lockKey(n, ""))) }
+func FenceKey(n tierlock.Name) string {
+	return string(appendFenceKey(nil, n.Namespace, slotOf(lockKey(n, ""))))
+}
 
 // LeftOf is the time of a PTTL.
 func LeftOf(ms int64) time.Duration { return leftOf(ms) }

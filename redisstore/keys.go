@@ -27,7 +27,7 @@ const (
 // is not empty (it starts with the resource) and ends before any suffix,
 // whatever braces the key holds.
 func lockKey(n tierlock.Name, suffix string) string {
-	return "lock:" + n.Namespace + ":{" + n.Resource + "/" + n.Key + "}" + suffix
+	return string(append(appendLockKey(make([]byte, 0, 128), &n), suffix...))
 }
 
 func appendLockKey(b []byte, n *tierlock.Name) []byte {
@@ -37,17 +37,13 @@ func appendLockKey(b []byte, n *tierlock.Name) []byte {
 	return append(b, '}')
 }
 
-// fenceKey is the key of the fence record of a slot: the largest seq that was
-// given to any lock in it. It is in that slot itself. No lock has this key:
-// the braces of a lock's hold a slash.
+// appendFenceKey appends the key of the fence record of a slot: the largest seq
+// that was given to any lock in it. It is in that slot itself. No lock has this
+// key: the braces of a lock's hold a slash.
 //
 // One record a slot costs less than one a lock: it is written with each grant,
 // so most grants change a key that is there instead of making one that has to
 // expire later, and what is kept does not grow with the number of locks.
-func fenceKey(namespace string, slot uint16) string {
-	return string(appendFenceKey(nil, namespace, slot))
-}
-
 func appendFenceKey(b []byte, namespace string, slot uint16) []byte {
 	b = append(append(b, "lock:"...), namespace...)
 	b = append(append(b, ":{"...), slotTags()[slot]...)

@@ -277,7 +277,7 @@ func TestGatheringTimes(t *testing.T) {
 		w := newDog(t, s)
 		w.Watch(watchdog.Spec{Sent: watchdog.Now(), TTL: 60 * sec, Value: "other"})
 		time.Sleep(20 * ms)
-		// Due at 1.02 s, while the scheduler looks at the clocks at 1 s.
+		// Due at 1.02 s, while the clocks are looked at at 1 s.
 		l := w.Watch(watchdog.Spec{Sent: watchdog.Now(), TTL: 3 * sec, Value: "alone"})
 		sleep(1100 * ms)
 		l.Stop(t.Context())

@@ -83,7 +83,7 @@ func TestStress(t *testing.T) {
 					stops.Add(1)
 				} else {
 					ends.Add(1)
-					for told.Load() == nil { // the scheduler's turn
+					for told.Load() == nil { // a look's turn
 						time.Sleep(ms)
 					}
 					if *told.Load() != end {

@@ -61,7 +61,7 @@ func TestSuspendEndsBelief(t *testing.T) {
 	})
 }
 
-// The scheduler notices by itself.
+// A look notices by itself.
 func TestSuspendIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gain := suspends(t)
