@@ -110,19 +110,22 @@ func TestSlowLoggerEnabled(t *testing.T) {
 // A panicking Handler.Enabled does not end the process.
 func TestPanickingLoggerEnabled(t *testing.T) {
 	if os.Getenv("CHILD") != "" {
-		r := newBackend(t)
-		l := plainLocker(t, r.f, func(c *tierlock.Config) {
-			c.Logger = slog.New(enabledHandler{slog.DiscardHandler, func(l slog.Level) bool {
-				if l == slog.LevelWarn {
-					panic("handler")
-				}
-				return false
-			}})
-		}, tierlock.Resource{TTL: 100 * time.Millisecond})
-		ctx, cancel := context.WithCancel(bg)
-		l.Lock(ctx, "r", "k")
-		cancel()
-		time.Sleep(time.Second)
+		synctest.Test(t, func(t *testing.T) {
+			r := newBackend(t)
+			l := plainLocker(t, r.f, func(c *tierlock.Config) {
+				c.Logger = slog.New(enabledHandler{slog.DiscardHandler, func(l slog.Level) bool {
+					if l == slog.LevelWarn {
+						panic("handler")
+					}
+					return false
+				}})
+			}, tierlock.Resource{TTL: 100 * time.Millisecond})
+			ctx, cancel := context.WithCancel(bg)
+			l.Lock(ctx, "r", "k")
+			cancel()
+			time.Sleep(time.Second)
+			l.Close(bg)
+		})
 		return
 	}
 	c := exec.Command(os.Args[0], "-test.run", "TestPanickingLoggerEnabled")
