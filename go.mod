@@ -8,4 +8,9 @@ require (
 	golang.org/x/sync v0.22.0
 )
 
-require golang.org/x/sys v0.47.0 // indirect
+require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/go-sql-driver/mysql v1.10.1 // indirect
+	github.com/jmoiron/sqlx v1.4.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)

@@ -25,6 +25,12 @@ func Granted(t tierlock.Token, ttl time.Duration, server int64) tierlock.Token {
 	return Stamped(t, ttl, server)
 }
 
+// WithFence is t with another fence, of the same or another epoch.
+func WithFence(t tierlock.Token, fence uint64) tierlock.Token {
+	t.Fence, t.Epoch, t.Seq = fence, fence>>SeqBits, fence&(1<<SeqBits-1)
+	return t
+}
+
 // Stamped fills in what follows from epoch, seq and server time, and brings
 // the rest to the precision of the stored form.
 func Stamped(t tierlock.Token, ttl time.Duration, server int64) tierlock.Token {
