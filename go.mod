@@ -4,13 +4,13 @@ go 1.25.0
 
 require (
 	github.com/cenkalti/backoff/v4 v4.3.0
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/jmoiron/sqlx v1.4.0
 	github.com/redis/rueidis v1.0.79
 	golang.org/x/sync v0.22.0
 )
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
-	github.com/go-sql-driver/mysql v1.10.1 // indirect
-	github.com/jmoiron/sqlx v1.4.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 )

@@ -10,7 +10,9 @@ require (
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
+	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 )
 

@@ -19,12 +19,21 @@ type WallClock struct {
 	t    testing.TB
 	file *os.File
 	off  time.Duration
+	env  []string // starts a process on this clock
 }
 
 // RedisWithClock is [Redis] with a wall clock of its own. It compiles a small
 // library that the server is started with, so it needs a C compiler, as the
 // race detector does; the test fails where there is none.
 func RedisWithClock(t testing.TB, args ...string) (*RedisServer, *WallClock) {
+	t.Helper()
+	c := newWallClock(t)
+	s := newRedis("redis-server", args...)
+	s.env = c.env
+	return startRedis(t, s, nil), c
+}
+
+func newWallClock(t testing.TB) *WallClock {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -38,14 +47,13 @@ func RedisWithClock(t testing.TB, args ...string) (*RedisServer, *WallClock) {
 	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", library, source).CombinedOutput(); err != nil {
 		t.Fatalf("rig: compiling the clock: %v\n%s", err, out)
 	}
-	c := &WallClock{t: t}
+	c := &WallClock{t: t, env: []string{"LD_PRELOAD=" + library, "RIG_CLOCK=" + offset}}
 	if c.file, err = os.Create(offset); err != nil {
 		t.Fatalf("rig: %v", err)
 	}
 	t.Cleanup(func() { c.file.Close() })
 	c.set(0)
-	srv := startRedis(t, &RedisServer{name: "redis-server", args: args, env: []string{"LD_PRELOAD=" + library, "RIG_CLOCK=" + offset}}, nil)
-	return srv, c
+	return c
 }
 
 // Step sets the server's clock forward by d, or back where d is negative. It

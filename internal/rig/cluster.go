@@ -39,7 +39,7 @@ func StartCluster(t testing.TB, replicas bool, args ...string) *Cluster {
 		count *= 2
 	}
 	for range count {
-		c.Nodes = append(c.Nodes, startRedis(t, &RedisServer{name: "redis-server"}, func(*RedisServer) ([]string, error) {
+		c.Nodes = append(c.Nodes, startRedis(t, newRedis("redis-server"), func(*RedisServer) ([]string, error) {
 			bus, err := freePort()
 			return append([]string{
 				"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-announce-ip", "127.0.0.1",

@@ -1,6 +1,7 @@
 // Package rig is the test rig: real servers on free ports, a TCP proxy that
 // injects faults, helper processes, and leak checks. Only tests and benchmarks
-// import it; it uses the standard library alone.
+// import it; besides the standard library it uses MySQL's driver, to log in to
+// MariaDB.
 //
 // Most tests want two lines:
 //
@@ -9,7 +10,8 @@
 //
 // [StartSentinel] and [StartCluster] start whole deployments, whose nodes can be
 // killed, paused and moved about in the same way. [RedisTLS], [RedisWithClock] and
-// [NewCommandProxy] are for deployments that are special in one point.
+// [NewCommandProxy] are for deployments that are special in one point. [MariaDB]
+// starts a mariadbd, which the same proxy goes in front of.
 //
 // A package whose tests use [Spawn] calls [Main] from its TestMain. A command that
 // is no test, such as a benchmark, calls [Program] instead.

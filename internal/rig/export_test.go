@@ -1,5 +1,7 @@
 package rig
 
+import "testing"
+
 // For the rig's own tests.
 var (
 	MainCode          = mainCode
@@ -8,3 +10,11 @@ var (
 	Encode            = encode
 	ParseCommandStats = parseCommandStats
 )
+
+// SetSuperuserDirs replaces, for the time of a test, the directories in which
+// mariadbd is looked for besides PATH.
+func SetSuperuserDirs(t *testing.T, dirs ...string) {
+	before := superuserDirs
+	t.Cleanup(func() { superuserDirs = before })
+	superuserDirs = dirs
+}

@@ -40,7 +40,7 @@ func StartSentinel(t testing.TB, args ...string) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Master: "mymaster", t: t}
 	for i := range 3 {
-		s.Nodes = append(s.Nodes, startRedis(t, &RedisServer{name: "redis-server"}, func(*RedisServer) ([]string, error) {
+		s.Nodes = append(s.Nodes, startRedis(t, newRedis("redis-server"), func(*RedisServer) ([]string, error) {
 			all := []string{"--repl-diskless-sync-delay", "0"}
 			if i > 0 {
 				all = append(all, "--replicaof", "127.0.0.1 "+fmt.Sprint(s.Nodes[0].Port))
@@ -49,7 +49,7 @@ func StartSentinel(t testing.TB, args ...string) *Sentinel {
 		}))
 	}
 	for range 3 {
-		s.Sentinels = append(s.Sentinels, startRedis(t, &RedisServer{name: "redis-sentinel"}, s.sentinelArgs))
+		s.Sentinels = append(s.Sentinels, startRedis(t, newRedis("redis-sentinel"), s.sentinelArgs))
 	}
 	Eventually(t, formWithin, "the replicas follow and the sentinels know all", func() bool {
 		for _, n := range s.Nodes[1:] {

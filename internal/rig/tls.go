@@ -98,11 +98,13 @@ func (a *Authority) write(t testing.TB, name string, data []byte) {
 // A redis-server that was built without TLS ends at its start and says so.
 func RedisTLS(t testing.TB, a *Authority, args ...string) *RedisServer {
 	t.Helper()
-	return startRedis(t, &RedisServer{name: "redis-server", tls: true, args: append([]string{
+	s := newRedis("redis-server", append([]string{
 		"--tls-cert-file", filepath.Join(a.dir, "server.pem"),
 		"--tls-key-file", filepath.Join(a.dir, "server.key"),
 		"--tls-ca-cert-file", filepath.Join(a.dir, "ca.pem"),
-	}, args...)}, nil)
+	}, args...)...)
+	s.tls = true
+	return startRedis(t, s, nil)
 }
 
 // Certify gives a running server a certificate of a's for new connections, and
