@@ -3,11 +3,8 @@ package mysqlstore_test
 import (
 	"testing"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
-	"github.com/tierlock/tierlock/mysqlstore"
 	"github.com/tierlock/tierlock/storetest"
 )
 
@@ -17,7 +14,7 @@ func TestConformance(t *testing.T) {
 	migrate(t, srv)
 	for _, mode := range []struct{ name, params string }{
 		{"plain", ""},
-		{"found rows, elsewhere", "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&transaction_isolation=%27READ-COMMITTED%27&interpolateParams=true"},
+		{"found rows, elsewhere", "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
@@ -29,6 +26,3 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
-
-var _ = sqlx.Named
-var _ = mysqlstore.Schema

@@ -76,7 +76,9 @@ func misconfigured(err error) (hint string, ok bool) {
 		return "", true
 	case 1665: // binary log in statement format under READ COMMITTED
 		return "binlog_format has to be ROW or MIXED", true
-	case 1064, 1305, 1193: // syntax, function, variable
+	case 1193: // unknown variable, perhaps of the DSN
+		return "", true
+	case 1064, 1305: // syntax, function
 		return "the server has to be MySQL 8.0.19 or MariaDB 10.6, or later", true
 	}
 	return "", false
