@@ -132,7 +132,7 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 	}
 	for range 3 {
 		era, began := s.era.Load(), time.Now()
-		server, _, err := s.exec(ctx, a.take())
+		server, err := s.take(ctx, a)
 		if err != nil {
 			return none, err
 		}
@@ -175,8 +175,8 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 // has to be read; a larger number is the time of the grant.
 const granted = 1
 
-// take is the statement that takes a free lock, makes a lease of the caller's own
-// last longer, and leaves any other as it is.
+// The statement that takes a free lock, makes a lease of the caller's own last
+// longer, and leaves any other as it is.
 //
 // Assignments run from left to right and see what the former have written. So
 // the decision is made once, in the first: the mark of this attempt is written
@@ -186,77 +186,60 @@ const granted = 1
 // The branch that inserts computes its values before it waits for anything, so
 // its guard stands where they are computed; one that had to wait after that
 // comes late, and is for the caller to undo.
-func (a *attempt) take() string {
-	req := a.req
-	base := uint64(contract.Epoch) << contract.SeqBits
-	q := make(statement, 0, 3072)
-	// fence is the least fence of this moment, token the JSON with it.
-	fence := func() {
-		q.add("GREATEST(", now, " DIV 2 + ")
-		q.int(int64(base) - contract.SeqOrigin/2 + contract.SeqLead)
-		q.add(",")
-		q.uint(a.floor)
-		q.add(")")
-	}
-	text := func(server string) {
-		q.add("CONCAT(")
-		q.text(a.head)
-		q.add(",")
-		fence()
-		q.add(`,'","epoch":`, strconv.Itoa(contract.Epoch), `,"seq":',`)
-		fence()
-		q.add("-")
-		q.uint(base)
-		q.add(`,',"serverTime":',`, server, `,',"expireAt":',`, now, "+")
-		q.int(req.TTL.Microseconds())
-		q.add(",")
-		q.text(a.tail)
-		q.add(")")
-	}
-	q.add(a.srv.prefix, "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,"+
-		"lease_id,holder_id,reentrant,entries,token,create_time,expire_at) SELECT ")
-	for _, s := range [...]string{req.Name.Namespace, req.Name.Resource, req.Name.Key} {
-		q.text(s)
-		q.add(",")
-	}
-	q.uint(a.id)
-	q.add(",")
-	fence()
-	q.add(",", strconv.Itoa(contract.Epoch), ",")
-	q.text(req.Token.Lease)
-	q.add(",")
-	q.text(req.Token.Holder[:min(len(req.Token.Holder), maxHolder)])
-	q.add(",", map[bool]string{false: "0", true: "1"}[req.Token.Reentrant], ",")
-	a.founder(&q)
-	q.add(",")
-	text("LAST_INSERT_ID(" + now + ")")
-	q.add(",UTC_TIMESTAMP(6),")
-	q.after(req.TTL)
-	q.add(" FROM DUAL WHERE ")
-	q.notLater(a.bound)
+//
+// LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
+// of the grant, 1 where the row has to be read for its fence, 0 where the lock
+// was not taken.
+var (
+	takePlain    = takeStatement("NULL")
+	takeExplicit = takeStatement("CONCAT(?," + now + "+?,'}')")
+)
 
+const base = uint64(contract.Epoch) << contract.SeqBits
+
+// takeStatement is the statement with an expression for the entries.
+func takeStatement(entries string) string {
+	epoch := strconv.Itoa(contract.Epoch)
+	// The least fence of the moment, and its parts in a token's JSON.
+	fence := fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, int64(base)-contract.SeqOrigin/2+contract.SeqLead)
+	stamp := func(fence string) string {
+		return fmt.Sprintf(`%s,'","epoch":%s,"seq":',%s-%d`, fence, epoch, fence, base)
+	}
 	const (
 		won  = "attempt=VALUES(attempt)"
 		anew = won + " AND expire_at<=UTC_TIMESTAMP(6)"
 	)
-	stamp := func(fence string) string {
-		return `CONCAT('"fence":"',` + fence + `,'","epoch":` + strconv.Itoa(contract.Epoch) + `,"seq":',` +
-			fence + "-" + strconv.FormatUint(base, 10) + ")"
-	}
-	q.add(" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=UTC_TIMESTAMP(6) OR lease_id=VALUES(lease_id)) AND ")
-	q.notLater(a.bound)
-	q.add(",VALUES(attempt),attempt)")
-	q.add(",fence=IF("+anew+",GREATEST(fence+1,VALUES(fence)),fence)",
-		",epoch=IF("+won+",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence),"+now+",1))>0,VALUES(epoch),0),"+
-			"IF(LAST_INSERT_ID(0)=0,epoch,0))")
+	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
+		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
+		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + notLater +
+		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=UTC_TIMESTAMP(6) OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
+		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
+		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
+		"IF(LAST_INSERT_ID(0)=0,epoch,0))"
 	for _, column := range [...]string{"lease_id", "holder_id", "reentrant", "entries", "create_time"} {
-		q.add(",", column, "=IF("+anew+",VALUES(", column, "),", column, ")")
+		q += fmt.Sprintf(",%s=IF("+anew+",VALUES(%[1]s),%[1]s)", column)
 	}
 	// The usual fence stands in the new token already.
-	q.add(",token=IF("+anew+",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token),",
-		stamp("VALUES(fence)"), ",", stamp("fence"), ")),token)")
-	q.add(",expire_at=IF(" + won + ",GREATEST(expire_at,VALUES(expire_at)),expire_at)")
-	return q.String()
+	q += ",token=IF(" + anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
+		"CONCAT('\"fence\":\"'," + stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stamp("fence") + "))),token)"
+	return q + ",expire_at=IF(" + won + ",GREATEST(expire_at,VALUES(expire_at)),expire_at)"
+}
+
+// take sends the statement.
+func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
+	req := a.req
+	ttl := req.TTL.Microseconds()
+	args := make([]any, 0, 24)
+	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
+		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
+	query := takePlain
+	if req.Explicit {
+		query = takeExplicit
+		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
+	}
+	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.bound)
+	return s.write(ctx, a.srv, query, args...)
 }
 
 // fenceOf is the fence of a grant at a time of the server's.

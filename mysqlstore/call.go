@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
 )
@@ -96,26 +97,54 @@ func (s *Store) leave() {
 	<-s.places
 }
 
-// exec sends one writing statement, and again after what has rolled it back. It
-// returns the number that the statement put into LAST_INSERT_ID, which comes
-// with the answer itself and so belongs to no session, and the affected rows.
-func (s *Store) exec(ctx context.Context, query string) (id, rows int64, err error) {
-	for try := 1; ; try++ {
-		res, err := s.db.ExecContext(ctx, query)
-		if err == nil {
-			id, _ = res.LastInsertId() // the driver has both at hand
-			rows, _ = res.RowsAffected()
-			return id, rows, nil
+// write executes a prepared writing statement, and again after what has rolled
+// it back. It returns the number that the statement put into LAST_INSERT_ID,
+// which comes with the answer itself and so belongs to no session.
+func (s *Store) write(ctx context.Context, srv *server, query string, args ...any) (number int64, err error) {
+	err = again(ctx, func() error {
+		stmt, err := s.prepared(ctx, srv.prefix+query)
+		if err != nil {
+			return err
 		}
-		if !repeatable(err) || try == 5 {
-			return 0, 0, err
+		res, err := stmt.ExecContext(ctx, args...)
+		if err == nil {
+			number, err = res.LastInsertId()
+		}
+		return err
+	})
+	return number, err
+}
+
+// again repeats what was rolled back.
+func again(ctx context.Context, f func() error) error {
+	for try := 1; ; try++ {
+		err := f()
+		if err == nil || !repeatable(err) || try == 5 {
+			return err
 		}
 		pause := time.NewTimer(time.Duration(try) * time.Millisecond)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return 0, 0, err
+			return err
 		}
 	}
+}
+
+// prepared gives a statement that database/sql prepares on each connection that
+// it comes to use it on.
+func (s *Store) prepared(ctx context.Context, query string) (*sqlx.Stmt, error) {
+	if stmt, ok := s.stmts.Load(query); ok {
+		return stmt.(*sqlx.Stmt), nil
+	}
+	stmt, err := s.db.PreparexContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if other, ok := s.stmts.LoadOrStore(query, stmt); ok {
+		stmt.Close()
+		return other.(*sqlx.Stmt), nil
+	}
+	return stmt, nil
 }

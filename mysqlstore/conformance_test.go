@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 	migrate(t, srv)
 	for _, mode := range []struct{ name, params string }{
 		{"plain", ""},
-		{"found rows, elsewhere", "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true"},
+		{"found rows, elsewhere", "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true&charset=latin1&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()

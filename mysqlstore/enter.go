@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
@@ -16,20 +17,6 @@ import (
 
 // maxTries bounds how often a change is begun anew because another came between.
 const maxTries = 20
-
-// founder adds the entries of a row that is made or taken: those of the founder
-// of an explicit hold, and none for any other.
-func (a *attempt) founder(q *statement) {
-	if !a.req.Explicit {
-		q.add("NULL")
-		return
-	}
-	q.add("CONCAT(")
-	q.text("{" + string(contract.AppendText(nil, a.req.Token.Lease)) + ":")
-	q.add(",", now, "+")
-	q.int(a.req.TTL.Microseconds())
-	q.add(",'}')")
-}
 
 // join tries to enter the hold that is there. It is not done where the lock is
 // free, and has to be taken.
@@ -53,12 +40,7 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 		}
 		end := r.Now + req.TTL.Microseconds()
 		inside[req.Token.Lease] = max(inside[req.Token.Lease], end)
-		q := s.rewrite(a.srv, &req.Name, &r, inside, func(q *statement) {
-			q.add("GREATEST(expire_at,", moment(end), ")")
-		})
-		q.add(" AND ")
-		q.notLater(a.bound)
-		server, _, err := s.exec(ctx, q.String())
+		server, err := s.rewrite(ctx, a.srv, &req.Name, &r, inside, noSooner, end, a.bound)
 		switch {
 		case err != nil:
 			return res, false, err
@@ -77,9 +59,10 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 }
 
 // change changes the entries of an explicit hold that a lease belongs to, or
-// says why there is nothing to change. edit gives the new end of the row.
+// says why there is nothing to change. edit changes them and gives the end of the
+// row.
 func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease string,
-	edit func(r *row, inside entries, q *statement)) (tierlock.Ownership, error) {
+	edit func(r *row, inside entries) (which string, end int64)) (tierlock.Ownership, error) {
 	for range maxTries {
 		r, err := s.read(ctx, n)
 		if err != nil {
@@ -90,8 +73,8 @@ func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease
 			return state, nil
 		}
 		inside := r.entries()
-		q := s.rewrite(srv, n, &r, inside, func(q *statement) { edit(&r, inside, q) })
-		server, _, err := s.exec(ctx, q.String())
+		which, end := edit(&r, inside)
+		server, err := s.rewrite(ctx, srv, n, &r, inside, which, end, math.MaxInt64)
 		if err != nil {
 			return 0, err
 		}
@@ -102,29 +85,20 @@ func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease
 	return 0, crowded()
 }
 
-// rewrite is the statement that gives an explicit hold other entries and another
-// end, if its row is still as it was read. Its answer is a time of the server's,
-// or 0 where the row is not.
-func (s *Store) rewrite(srv *server, n *tierlock.Name, r *row, inside entries, end func(*statement)) statement {
-	var q, at statement
-	end(&at) // may change inside
-	q.add(srv.prefix, "UPDATE lock_record SET entries=")
-	q.text(inside.text())
-	q.add(",epoch=IF(LAST_INSERT_ID(", now, ")>0,epoch,0),expire_at=")
-	q = append(q, at...)
-	q.add(" WHERE ")
-	q.name(n)
-	q.add(" AND attempt=")
-	q.uint(r.Attempt)
-	q.add(" AND entries=")
-	q.text(string(r.Entries))
-	q.add(" AND ", live)
-	return q
-}
+// Which of two ends a row gets: its own or another.
+const (
+	noSooner = "GREATEST"
+	noLater  = "LEAST"
+)
 
-// moment is a time of the server's that was read from it.
-func moment(micros int64) string {
-	return fmt.Sprintf("TIMESTAMP('1970-01-01 00:00:00.000000') + INTERVAL %d MICROSECOND", micros)
+// rewrite gives an explicit hold other entries and another end, a time that was
+// read from the server, if its row is still as it was read, and it is not later
+// than bound. It returns a time of the server's, or 0 where nothing was changed.
+func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound int64) (int64, error) {
+	return s.write(ctx, srv, "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID("+now+")>0,epoch,0),"+
+		"expire_at="+which+"(expire_at,TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND) WHERE "+
+		named+" AND attempt=? AND entries=? AND "+live+" AND "+notLater,
+		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound)
 }
 
 func crowded() error {

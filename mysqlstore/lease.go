@@ -35,28 +35,27 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	return state, nil
 }
 
+// Each answers with a number that depends on the row, so that it is given for a
+// row only.
+const (
+	releaseNow   = "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0),expire_at=" + released + " WHERE " + ours
+	releaseLater = "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0)," +
+		"expire_at=LEAST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND) WHERE " + ours
+	ours = named + " AND lease_id=? AND entries IS NULL AND " + live
+)
+
 func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
+	query, args := releaseNow, make([]any, 0, 5)
+	if req.Keep > 0 {
+		query, args = releaseLater, append(args, req.Keep.Microseconds())
+	}
+	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease)
 	for {
-		q := make(statement, 0, 512)
-		// The answer depends on the row, so that it is given for a row only.
-		q.add(srv.prefix, "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0),expire_at=")
-		if req.Keep > 0 {
-			q.add("LEAST(expire_at,")
-			q.after(req.Keep)
-			q.add(")")
-		} else {
-			q.add(released)
-		}
-		q.add(" WHERE ")
-		q.name(&req.Name)
-		q.add(" AND lease_id=")
-		q.text(req.Lease)
-		q.add(" AND entries IS NULL AND ", live)
-		id, _, err := s.exec(ctx, q.String())
+		number, err := s.write(ctx, srv, query, args...)
 		if err != nil {
 			return 0, err
 		}
-		if id != 0 {
+		if number != 0 {
 			return tierlock.LeaseOwned, nil
 		}
 		r, err := s.read(ctx, &req.Name)
@@ -72,7 +71,7 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 
 // giveUp takes a lease out of an explicit hold, which ends with its last.
 func (s *Store) giveUp(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries, q *statement) {
+	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
 		delete(inside, req.Lease)
 		// What the others still need, and what is to be kept, but no more than
 		// there is.
@@ -80,11 +79,7 @@ func (s *Store) giveUp(ctx context.Context, srv *server, req *tierlock.ReleaseRe
 		if req.Keep > 0 {
 			need = max(need, r.Now+req.Keep.Microseconds())
 		}
-		if need == 0 {
-			q.add(released)
-			return
-		}
-		q.add("LEAST(expire_at,", moment(need), ")")
+		return noLater, max(need, releasedAt)
 	})
 }
 

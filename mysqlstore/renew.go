@@ -108,9 +108,9 @@ func batched(reqs []tierlock.RenewRequest, todo []int) []batch {
 // looked up by reading the whole table, and would lock all of it.
 func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
 	q := make(statement, 0, 256+len(b.index)*96)
-	q.add(srv.prefix, "UPDATE lock_record FORCE INDEX (PRIMARY) SET expire_at=GREATEST(expire_at,")
-	q.after(b.ttl)
-	q.add(") WHERE ")
+	q.add(srv.prefix, "UPDATE lock_record FORCE INDEX (PRIMARY) SET expire_at=GREATEST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ")
+	q.int(b.ttl.Microseconds())
+	q.add(" MICROSECOND) WHERE ")
 	keys := func() {
 		q.add("namespace=")
 		q.text(b.namespace)
@@ -129,7 +129,14 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 		q.text(reqs[i].Lease)
 	}
 	q.add(" END AND entries IS NULL AND ", live)
-	_, changed, err := s.exec(ctx, q.String())
+	var changed int64
+	err := again(ctx, func() error {
+		res, err := s.db.ExecContext(ctx, q.String())
+		if err == nil {
+			changed, err = res.RowsAffected()
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -164,9 +171,9 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 
 // prolong renews a lease of an explicit hold.
 func (s *Store) prolong(ctx context.Context, srv *server, req *tierlock.RenewRequest) (tierlock.Ownership, error) {
-	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries, q *statement) {
+	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
 		end := r.Now + req.TTL.Microseconds()
 		inside[req.Lease] = max(inside[req.Lease], end)
-		q.add("GREATEST(expire_at,", moment(end), ")")
+		return noSooner, end
 	})
 }

@@ -30,10 +30,12 @@ const columns = "SELECT lease_id, holder_id, attempt, entries, token, " +
 // row stands for none: it has expired long ago.
 func (s *Store) read(ctx context.Context, n *tierlock.Name) (row, error) {
 	var r row
-	q := statement(columns)
-	q.name(n)
+	stmt, err := s.prepared(ctx, columns+named)
+	if err != nil {
+		return r, err
+	}
 	era, began := s.era.Load(), time.Now()
-	err := s.db.GetContext(ctx, &r, q.String())
+	err = stmt.GetContext(ctx, &r, n.Namespace, n.Resource, n.Key)
 	if errors.Is(err, sql.ErrNoRows) {
 		return row{}, nil
 	}

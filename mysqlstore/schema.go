@@ -13,9 +13,9 @@ import (
 // VARBINARY: a binary collation of a text type would still pad, so that "42"
 // and "42 " were one lock.
 //
-// The index serves the clean-up: of what has expired it finds what expired long
-// ago, and of what was released (all with the same expire_at) what was taken
-// long ago, since a fence is a time.
+// The index serves the clean-up: a fence is a time, so it finds what was taken
+// long ago. It is written when a lock is taken, and not with each renewal and
+// release, as an index on expire_at would be.
 const lockTable = `CREATE TABLE IF NOT EXISTS lock_record (
   namespace   VARBINARY(32)     NOT NULL,
   resource_id VARBINARY(64)     NOT NULL,
@@ -31,7 +31,7 @@ const lockTable = `CREATE TABLE IF NOT EXISTS lock_record (
   expire_at   DATETIME(6)       NOT NULL,
   create_time DATETIME(6)       NOT NULL,
   PRIMARY KEY (namespace, resource_id, business_id),
-  KEY expiry (expire_at, fence)
+  KEY taken (fence)
 ) ENGINE=InnoDB`
 
 // memberTable has one row for each process that uses the locks of a namespace.
@@ -64,7 +64,7 @@ var wanted = map[string]struct {
 			{"epoch", "smallint unsigned"}, {"attempt", "bigint unsigned"}, {"reentrant", "tinyint"},
 			{"entries", "mediumblob"}, {"token", "blob"}, {"expire_at", "datetime(6)"}, {"create_time", "datetime(6)"},
 		},
-		indexes: map[string]string{"PRIMARY": "namespace,resource_id,business_id", "expiry": "expire_at,fence"},
+		indexes: map[string]string{"PRIMARY": "namespace,resource_id,business_id", "taken": "fence"},
 	},
 	"lock_member": {
 		columns: [][2]string{

@@ -3,16 +3,13 @@ package mysqlstore
 import (
 	"encoding/hex"
 	"strconv"
-	"strings"
-	"time"
-
-	"github.com/tierlock/tierlock"
 )
 
-// Statements are sent as text without parameters: with parameters the driver
-// would prepare, execute and close, three commands for one, unless the user's
-// DSN happens to say otherwise. What a text holds is either digits or a literal
-// made by appendText.
+// What is sent all the time is prepared, once for each connection: to parse such
+// a statement costs the server as much as to execute it. What differs each time,
+// and what is rare, is sent as text without parameters, for which the driver
+// would prepare, execute and close. What a text holds is either digits or a
+// literal made by statement.text.
 
 const (
 	// now is the server's clock when the statement began, in microseconds of
@@ -24,9 +21,17 @@ const (
 	// an hour too much, where the zone's offset or the server's clock changes
 	// meanwhile.
 	passed = "TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6))"
+	// named finds the row of a lock.
+	named = "namespace=? AND resource_id=? AND business_id=?"
 	// released is the expire_at of a free row. It is a constant and lies in the
 	// past by any clock, so that a clock that is stepped revives no lock.
 	released = "'2000-01-01'"
+	// releasedAt is the same in microseconds.
+	releasedAt = 946684800_000000
+	// notLater is the condition that the server's clock, at the moment, is not
+	// past a bound in microseconds of Unix time, a parameter. What makes the
+	// passed time doubtful counts as late.
+	notLater = passed + " BETWEEN 0 AND ?-" + now
 	// live tells a row that somebody holds, by the clock of the moment.
 	live = "expire_at > UTC_TIMESTAMP(6) + INTERVAL " + passed + " MICROSECOND"
 )
@@ -64,32 +69,6 @@ func quotable(s string) bool {
 	return true
 }
 
-// name adds the condition that finds the row of a lock.
-func (q *statement) name(n *tierlock.Name) {
-	q.add("namespace=")
-	q.text(n.Namespace)
-	q.add(" AND resource_id=")
-	q.text(n.Resource)
-	q.add(" AND business_id=")
-	q.text(n.Key)
-}
-
-// after adds the moment d from the beginning of the statement.
-func (q *statement) after(d time.Duration) {
-	q.add("UTC_TIMESTAMP(6) + INTERVAL ")
-	q.int(d.Microseconds())
-	q.add(" MICROSECOND")
-}
-
-// notLater adds the condition that the server's clock, at the moment, is not
-// past a bound in microseconds of Unix time. What makes the passed time
-// doubtful counts as late.
-func (q *statement) notLater(bound int64) {
-	q.add(passed, " BETWEEN 0 AND ")
-	q.int(bound)
-	q.add(" - ", now)
-}
-
 func (q statement) String() string { return string(q) }
 
 // list adds the elements with commas between them.
@@ -101,6 +80,3 @@ func list[T any](q *statement, all []T, add func(T)) {
 		add(e)
 	}
 }
-
-// oneLine takes the indentation out of a statement that stands in the source.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

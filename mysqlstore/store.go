@@ -64,6 +64,7 @@ type Store struct {
 	floor  atomic.Int64
 	asking singleflight.Group
 	server atomic.Pointer[server]
+	stmts  sync.Map // prepared, by text
 
 	places chan struct{} // one for each call under way
 	quit   chan struct{} // closed by Close
@@ -117,6 +118,11 @@ func (s *Store) Close() {
 	}
 	s.mu.Unlock()
 	s.calls.Wait()
+	s.stmts.Range(func(_, stmt any) bool {
+		stmt.(*sqlx.Stmt).Close()
+		return true
+	})
+	s.stmts.Clear()
 }
 
 // Tier is tierlock.MySQL.
