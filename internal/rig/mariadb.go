@@ -51,6 +51,15 @@ func MariaDB(t testing.TB, args ...string) *MariaDBServer {
 	return startMariaDB(t, nil, args)
 }
 
+// MariaDBWithClock is [MariaDB] with a wall clock of its own, see
+// [RedisWithClock]. UTC_TIMESTAMP, NOW and SYSDATE follow it; waits of a given
+// length, such as that for a row's lock, do not change with it.
+func MariaDBWithClock(t testing.TB, args ...string) (*MariaDBServer, *WallClock) {
+	t.Helper()
+	c := newWallClock(t)
+	return startMariaDB(t, c.env, args), c
+}
+
 func startMariaDB(t testing.TB, env, args []string) *MariaDBServer {
 	t.Helper()
 	bin := mariaDBProgram(t, "mariadbd")
@@ -198,6 +207,24 @@ func (s *MariaDBServer) DSNVia(addr, params string) string {
 		dsn += "?" + params
 	}
 	return dsn
+}
+
+// Threads is how many connections the server has over TCP, idle ones and those
+// that have not logged in yet included; the rig's own are not among them. A
+// connection whose client has gone counts until the server has noticed, which it
+// does not while it executes a statement.
+func (s *MariaDBServer) Threads() int {
+	s.t.Helper()
+	var n int
+	if err := s.ask(time.Now().Add(callWithin), func(ctx context.Context, db *sql.DB) error {
+		// Neither the rig, which comes by the Unix socket, nor the server's
+		// own threads have such a host.
+		return db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+			WHERE HOST LIKE '127.0.0.1:%' OR HOST = 'connecting host'`).Scan(&n)
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
 }
 
 // ready reports whether one can log in.
