@@ -136,7 +136,7 @@ func installMariaDB(install string) (files fstest.MapFS, err error) {
 	}
 	defer log.Close()
 	data := filepath.Join(dir, "data")
-	cmd := exec.Command(install, append(mariaDBBasics(data),
+	cmd := exec.Command(install, append(mariaDBBasics(dir, data),
 		"--auth-root-authentication-method=normal", "--skip-test-db")...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	c, err := startChild("mariadb-install-db", cmd)
@@ -173,9 +173,11 @@ func installMariaDB(install string) (files fstest.MapFS, err error) {
 }
 
 // mariaDBBasics are the options that the installation and each start must agree
-// on.
-func mariaDBBasics(data string) []string {
-	args := []string{"--no-defaults", "--datadir=" + data}
+// on. dir is the directory of the server that holds data.
+func mariaDBBasics(dir, data string) []string {
+	// A mariadbd that starts deletes the temporary tables of all servers that
+	// share its tmpdir, so it must not be the system's.
+	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + dir}
 	if os.Getuid() == 0 {
 		args = append(args, "--user=root") // it refuses to run as root unasked
 	}
@@ -187,7 +189,7 @@ func mariaDBBasics(data string) []string {
 func (s *MariaDBServer) data() string { return filepath.Join(s.Dir, "data") }
 
 func (s *MariaDBServer) arguments() []string {
-	return append(append(mariaDBBasics(s.data()),
+	return append(append(mariaDBBasics(s.Dir, s.data()),
 		"--port="+strconv.Itoa(s.Port), "--bind-address=127.0.0.1", "--skip-networking=0",
 		"--socket="+s.socket(), "--pid-file="+filepath.Join(s.Dir, "rig.pid"),
 		"--skip-name-resolve", "--skip-log-bin", "--max-connections=300",

@@ -119,7 +119,7 @@ func TestMariaDBPause(t *testing.T) {
 	}()
 	select {
 	case err := <-done:
-		t.Errorf("a paused server answered, %v", err)
+		t.Fatalf("a paused server answered, %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	s.Resume()
@@ -144,6 +144,10 @@ func TestMariaDBCleanup(t *testing.T) {
 		execSQL(t, db, "CREATE TABLE only_a (id INT)")
 		wantSQL(t, openSQL(t, b.DSN("")), "0",
 			"SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'only_a'")
+		// Nor the directory of temporary tables, which a start empties.
+		for _, s := range []*rig.MariaDBServer{a, b} {
+			wantSQL(t, openSQL(t, s.DSN("")), s.Dir, "SELECT @@tmpdir")
+		}
 		addr, dir = a.Addr, a.Dir
 	}); got != "" {
 		t.Error(got)
