@@ -65,6 +65,7 @@ type Store struct {
 	asking singleflight.Group
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text
+	alone  suspects // of renewals
 
 	places chan struct{} // one for each call under way
 	quit   chan struct{} // closed by Close
