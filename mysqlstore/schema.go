@@ -136,29 +136,34 @@ func (s *Store) problems(ctx context.Context, table string) ([]string, error) {
 	var columns []struct {
 		Name     string `db:"name"`
 		Type     string `db:"type"`
-		Nullable string `db:"nullable"`
+		Nullable bool   `db:"nullable"`
+		Filled   bool   `db:"filled"` // without being named
 	}
-	if err := s.db.SelectContext(ctx, &columns, "SELECT column_name AS name, column_type AS type, is_nullable AS nullable "+
+	if err := s.db.SelectContext(ctx, &columns, "SELECT column_name AS name, column_type AS type, is_nullable='YES' AS nullable, "+
+		"column_default IS NOT NULL OR extra<>'' AS filled "+
 		"FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = '"+table+"'"); err != nil {
 		return nil, err
 	}
-	have := make(map[string]string)
+	have, nullable := make(map[string]string), make(map[string]bool)
 	for _, c := range columns {
-		have[strings.ToLower(c.Name)] = strings.ToLower(c.Type)
+		name := strings.ToLower(c.Name)
+		have[name], nullable[name] = strings.ToLower(c.Type), c.Nullable
 	}
 	for _, c := range wanted[table].columns {
 		switch got, ok := have[c[0]]; {
 		case !ok:
 			problems = append(problems, "column "+c[0]+" is missing")
 		case !sameType(got, c[1]):
-			problems = append(problems, fmt.Sprintf("column %s is %s, wanted %s", c[0], got, c[1]))
+			problems = append(problems, fmt.Sprintf("column %s is %s, wanted %s", c[0], withoutWidth(got), c[1]))
+		case c[0] == "entries" && !nullable[c[0]]: // NULL tells the kinds of holds apart
+			problems = append(problems, "column entries is NOT NULL, wanted NULL")
 		}
 		delete(have, c[0])
 	}
 	for _, c := range columns {
 		// One that nobody fills in would refuse every row.
-		if _, extra := have[strings.ToLower(c.Name)]; extra && c.Nullable == "NO" {
-			problems = append(problems, "column "+c.Name+" is not of this schema, and is NOT NULL")
+		if _, extra := have[strings.ToLower(c.Name)]; extra && !c.Nullable && !c.Filled {
+			problems = append(problems, "column "+c.Name+" is not of this schema, and is NOT NULL without a default")
 		}
 	}
 	var keys []struct {
@@ -166,7 +171,9 @@ func (s *Store) problems(ctx context.Context, table string) ([]string, error) {
 		Columns string `db:"columns"`
 		Plain   bool   `db:"plain"`
 	}
-	if err := s.db.SelectContext(ctx, &keys, "SELECT index_name AS name, GROUP_CONCAT(LOWER(column_name) ORDER BY seq_in_index) AS `columns`, "+
+	if err := s.db.SelectContext(ctx, &keys, "SELECT index_name AS name, "+
+		// One over the beginnings of names would make two locks one.
+		"GROUP_CONCAT(LOWER(column_name),COALESCE(CONCAT('(',sub_part,')'),'') ORDER BY seq_in_index) AS `columns`, "+
 		"MIN(non_unique) AS plain FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = '"+table+"' GROUP BY index_name"); err != nil {
 		return nil, err
 	}
