@@ -26,8 +26,10 @@ type attempt struct {
 	srv *server
 	// id marks the row as written by this attempt.
 	id uint64
-	// bound is the latest time of the server at which the grant is wanted.
+	// bound is the latest time of the server at which the grant is wanted, end
+	// the same by the local clock, which is not stepped.
 	bound int64
+	end   time.Time
 	floor uint64 // the least fence of a new row
 	// The token's JSON, around what only the server knows.
 	head, tail string
@@ -105,7 +107,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
-		a.bound = s.local(sent) + offset + budget.Microseconds()
+		a.bound, a.end = s.local(sent)+offset+budget.Microseconds(), sent.Add(budget)
 		a.floor = fenceOf(s.floor.Load())
 		res, err := call(s, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
@@ -166,13 +168,17 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 				return none, err
 			}
 		}
-		if r.Now > a.bound {
+		if a.late(r.Now) {
 			return none, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
 		}
 		// It became free between the two statements.
 	}
 	return none, fmt.Errorf("%w: the lock was neither taken nor seen held", tierlock.ErrUnavailable)
 }
+
+// late tells whether the grant is wanted no more, at a time of the server's that
+// was just read. That alone would not do: it may have been stepped back.
+func (a *attempt) late(server int64) bool { return server > a.bound || time.Now().After(a.end) }
 
 // granted is what the statement answers where the lock was taken but the row
 // has to be read; a larger number is the time of the grant.

@@ -44,7 +44,7 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 		switch {
 		case err != nil:
 			return res, false, err
-		case server == 0 && r.Now > a.bound:
+		case server == 0 && a.late(r.Now):
 			return res, false, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
 		case server == 0:
 			if !rest(ctx, crowdedPause(try)) {
