@@ -76,16 +76,13 @@ const guardSchema = `CREATE TABLE IF NOT EXISTS tierlock_guard (
 
 // One statement that judges, raises and locks: a SELECT first would leave a gap
 // in which a younger hold commits. It judges by the newest committed row, at
-// any isolation level.
-//
-// used_at has to come before fence: assignments run from left to right, and the
-// second would see the new fence. It always becomes another value, even within
-// one microsecond or after the clock was stepped back, so that a raise, and
-// nothing else, is a changed row.
+// any isolation level. What is refused changes nothing, used_at neither: that
+// would keep the row of a dead key alive. VALUES, which MySQL would rather see
+// replaced by a row alias, is the only form that MariaDB knows, too.
 const guardRaise = `INSERT INTO tierlock_guard (resource_id, business_id, fence, used_at)
 VALUES (?, ?, ?, UTC_TIMESTAMP(6))
 ON DUPLICATE KEY UPDATE
-	used_at = IF(fence <= VALUES(fence), GREATEST(UTC_TIMESTAMP(6), used_at + INTERVAL 1 MICROSECOND), used_at),
+	used_at = IF(fence <= VALUES(fence), VALUES(used_at), used_at),
 	fence = GREATEST(fence, VALUES(fence))`
 
 // A locking read, since a plain one would show the row as of the transaction's
@@ -94,8 +91,9 @@ ON DUPLICATE KEY UPDATE
 const guardRead = `SELECT fence FROM tierlock_guard WHERE resource_id = ? AND business_id = ? FOR UPDATE`
 
 // changedRow is the number of affected rows that the server reports for an ON
-// DUPLICATE KEY UPDATE that changed a row, whatever clientFoundRows says. One
-// is a new row, or with clientFoundRows an unchanged one; none is unchanged.
+// DUPLICATE KEY UPDATE that changed a row, which a refusal never does. All else
+// is read back: one is a new row, or with clientFoundRows an unchanged one, and
+// none is an unchanged one, as for the same fence again in one microsecond.
 const changedRow = 2
 
 // Guard refuses the write of a holder whose lock has passed on to another. It
@@ -207,14 +205,14 @@ func Guard(ctx context.Context, tx Tx, token tierlock.Token, opts ...GuardOption
 	return nil
 }
 
-// pool is what only a *sql.DB and types that embed one have.
-type pool interface{ Stats() sql.DBStats }
+// hasStats is what a *sql.DB and types that embed one have, and no transaction.
+type hasStats interface{ Stats() sql.DBStats }
 
 func checkGuard(tx Tx, token tierlock.Token) error {
 	if tx == nil {
 		return &tierlock.InvalidError{Field: "tx", Value: nil, Bound: "a transaction"}
 	}
-	if _, ok := tx.(pool); ok {
+	if _, ok := tx.(hasStats); ok {
 		return &tierlock.InvalidError{Field: "tx", Value: fmt.Sprintf("%T", tx),
 			Bound: "a transaction, since a pool would free the row's lock before the write"}
 	}

@@ -281,6 +281,17 @@ func TestGuardStatements(t *testing.T) {
 		t.Errorf("a stale hold: %d statements and %v, want 2 and ErrFenced", n, err)
 	}
 
+	// Where the clock stands still the row of the same hold does not change.
+	guardExec(t, tx, "SET timestamp = 1764547200")
+	for _, want := range []int{1, 2} {
+		if n, err := statements(guardToken("42", 6)); err != nil || n != want {
+			t.Errorf("at one moment: %d statements and %v, want %d", n, err, want)
+		}
+	}
+	if n, err := statements(guardToken("42", 5)); !errors.Is(err, mysqlstore.ErrFenced) || n != 2 {
+		t.Errorf("a stale hold at the same moment: %d statements and %v, want 2 and ErrFenced", n, err)
+	}
+
 	local := guardToken("42", 0)
 	local.Tier = tierlock.Local
 	odd := guardToken("42", 8) // a fence that compares with nothing elsewhere
