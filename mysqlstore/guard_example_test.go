@@ -42,7 +42,7 @@ func ExampleGuard() {
 func ExamplePruneGuard() {
 	var (
 		db    *sql.DB
-		daily *tierlock.ResourceHandle // with MinHold: one process a day is enough, though more do no harm
+		daily *tierlock.ResourceHandle // one process at a time is enough, though more do no harm
 	)
 	for range time.Tick(24 * time.Hour) {
 		err := daily.Do(context.Background(), "prune the guard", func(ctx context.Context) error {

@@ -46,74 +46,112 @@ func readRegister(t *testing.T, tx mysqlstore.Tx) (value int64) {
 // A holder is paused before its write, or in the middle of it, while a younger
 // one writes; the order is forced.
 func TestGuardAgainstAPausedHolder(t *testing.T) {
-	db := guardPool(t, rig.MariaDB(t), "")
+	server := rig.MariaDB(t)
 	for _, level := range guardLevels {
-		// start runs the guard in a transaction of its own that has to wait.
-		start := func(t *testing.T, fence uint64) (*sql.Tx, chan error) {
-			tx, ended, ctx := guardBegin(t, db, level), make(chan error, 1), guardContext(t)
-			go func() { ended <- mysqlstore.Guard(ctx, tx, guardToken("42", fence)) }()
-			untilWaiting(t, db, 1)
-			return tx, ended
+		checkPaused(t, guardPool(t, server, ""), level)
+	}
+	// By default in newer versions: a locking read of what is newer than the
+	// transaction's view is an error. The guard comes before any view.
+	checkPaused(t, guardPool(t, server, "innodb_snapshot_isolation=ON"), sql.LevelRepeatableRead)
+}
+
+func checkPaused(t *testing.T, db *sql.DB, level sql.IsolationLevel) {
+	// start runs the guard in a transaction of its own that has to wait.
+	start := func(t *testing.T, fence uint64) (*sql.Tx, chan error) {
+		tx, ended, ctx := guardBegin(t, db, level), make(chan error, 1), guardContext(t)
+		go func() { ended <- mysqlstore.Guard(ctx, tx, guardToken("42", fence)) }()
+		untilWaiting(t, db, 1)
+		return tx, ended
+	}
+	hold := func(t *testing.T, fence uint64) *sql.Tx {
+		tx := guardBegin(t, db, level)
+		if err := mysqlstore.Guard(guardContext(t), tx, guardToken("42", fence)); err != nil {
+			t.Fatal(err)
 		}
-		hold := func(t *testing.T, fence uint64) *sql.Tx {
-			tx := guardBegin(t, db, level)
-			if err := mysqlstore.Guard(guardContext(t), tx, guardToken("42", fence)); err != nil {
+		return tx
+	}
+	commit := func(t *testing.T, tx *sql.Tx) {
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, setup := range map[string]string{"first write": "DELETE FROM tierlock_guard",
+		"later write": "INSERT INTO tierlock_guard VALUES ('order', '42', 1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE fence = 1"} {
+		run := func(what string, test func(t *testing.T)) {
+			t.Run(fmt.Sprintf("%s, %s, %s", level, name, what), func(t *testing.T) {
+				guardExec(t, db, setup)
+				guardExec(t, db, "UPDATE register SET value = 0")
+				test(t)
+			})
+		}
+		run("paused before the transaction", func(t *testing.T) {
+			if err := guarded(t, db, guardToken("42", 6)); err != nil {
 				t.Fatal(err)
 			}
-			return tx
-		}
-		commit := func(t *testing.T, tx *sql.Tx) {
-			if err := tx.Commit(); err != nil {
+			wantFenced(t, guarded(t, db, guardToken("42", 5)), "42", 5, 6)
+		})
+		run("arrives while the younger writes", func(t *testing.T) {
+			younger := hold(t, 6)
+			_, ended := start(t, 5)
+			commit(t, younger)
+			wantFenced(t, <-ended, "42", 5, 6)
+		})
+		run("arrives while the younger writes, which undoes it", func(t *testing.T) {
+			younger := hold(t, 6)
+			_, ended := start(t, 5)
+			if err := younger.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; err != nil {
+				t.Fatal(err) // nothing younger has been written
+			}
+		})
+		run("paused in mid transaction", func(t *testing.T) {
+			older := hold(t, 5)
+			guardExec(t, older, "UPDATE register SET value = 100 WHERE id = 1")
+			younger, ended := start(t, 6)
+			commit(t, older)
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			// A plain read, which sees the older's write.
+			if value := readRegister(t, younger); value != 100 {
+				t.Errorf("the younger reads %d, want 100", value)
+			}
+			commit(t, younger)
+			wantFenced(t, guarded(t, db, guardToken("42", 5)), "42", 5, 6)
+		})
+	}
+}
+
+// A guarded key holds up no other, be its row new or not, nor the keys that
+// come next to it.
+func TestGuardHoldsOneKeyOnly(t *testing.T) {
+	server := rig.MariaDB(t)
+	db, impatient := guardPool(t, server, ""), guardPool(t, server, "innodb_lock_wait_timeout=1")
+	for _, level := range guardLevels {
+		guardExec(t, db, "DELETE FROM tierlock_guard")
+		for _, key := range []string{"b", "d", "g"} {
+			if err := guarded(t, db, guardToken(key, 5)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for name, setup := range map[string]string{"first write": "DELETE FROM tierlock_guard",
-			"later write": "INSERT INTO tierlock_guard VALUES ('order', '42', 1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE fence = 1"} {
-			run := func(what string, test func(t *testing.T)) {
-				t.Run(fmt.Sprintf("%s, %s, %s", level, name, what), func(t *testing.T) {
-					guardExec(t, db, setup)
-					guardExec(t, db, "UPDATE register SET value = 0")
-					test(t)
-				})
+		holding := guardBegin(t, db, level)
+		for _, key := range []string{"d", "e"} { // one that is there, one that is new
+			if err := mysqlstore.Guard(guardContext(t), holding, guardToken(key, 5)); err != nil {
+				t.Fatal(err)
 			}
-			run("paused before the transaction", func(t *testing.T) {
-				if err := guarded(t, db, guardToken("42", 6)); err != nil {
-					t.Fatal(err)
-				}
-				wantFenced(t, guarded(t, db, guardToken("42", 5)), "42", 5, 6)
-			})
-			run("arrives while the younger writes", func(t *testing.T) {
-				younger := hold(t, 6)
-				_, ended := start(t, 5)
-				commit(t, younger)
-				wantFenced(t, <-ended, "42", 5, 6)
-			})
-			run("arrives while the younger writes, which undoes it", func(t *testing.T) {
-				younger := hold(t, 6)
-				_, ended := start(t, 5)
-				if err := younger.Rollback(); err != nil {
-					t.Fatal(err)
-				}
-				if err := <-ended; err != nil {
-					t.Fatal(err) // nothing younger has been written
-				}
-			})
-			run("paused in mid transaction", func(t *testing.T) {
-				older := hold(t, 5)
-				guardExec(t, older, "UPDATE register SET value = 100 WHERE id = 1")
-				younger, ended := start(t, 6)
-				commit(t, older)
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
-				// A plain read, which sees the older's write.
-				if value := readRegister(t, younger); value != 100 {
-					t.Errorf("the younger reads %d, want 100", value)
-				}
-				commit(t, younger)
-				wantFenced(t, guarded(t, db, guardToken("42", 5)), "42", 5, 6)
-			})
 		}
+		for _, key := range []string{"a", "b", "c", "dd", "f", "g", "h"} {
+			if err := commitGuarded(guardContext(t), impatient, level, guardToken(key, 5)); err != nil {
+				t.Errorf("%s: %q beside d and e: %v", level, key, err)
+			}
+		}
+		var e *mysql.MySQLError
+		if err := commitGuarded(guardContext(t), impatient, level, guardToken("d", 5)); !errors.As(err, &e) || e.Number != 1205 {
+			t.Errorf("%s: d itself: got %v, want 1205", level, err)
+		}
+		holding.Rollback()
 	}
 }
 

@@ -124,6 +124,7 @@ func TestGuard(t *testing.T) {
 		"charset=latin1&interpolateParams=true",
 		"sql_mode=%27ANSI%2CNO_BACKSLASH_ESCAPES%27&interpolateParams=true",
 		"sql_mode=%27%27",
+		"innodb_snapshot_isolation=ON", // as newer versions of MariaDB have it
 	} {
 		t.Run(params, func(t *testing.T) {
 			db := guardPool(t, server, params)
