@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -79,8 +80,12 @@ const guardSchema = `CREATE TABLE IF NOT EXISTS tierlock_guard (
 // any isolation level. What is refused changes nothing, used_at neither: that
 // would keep the row of a dead key alive. VALUES, which MySQL would rather see
 // replaced by a row alias, is the only form that MariaDB knows, too.
+//
+// Names travel as digits: where character_set_connection is another than the
+// client's, the server converts a text, and bytes that the driver sends as a
+// parameter as well. Two keys could become one.
 const guardRaise = `INSERT INTO tierlock_guard (resource_id, business_id, fence, used_at)
-VALUES (?, ?, ?, UTC_TIMESTAMP(6))
+VALUES (UNHEX(?), UNHEX(?), ?, UTC_TIMESTAMP(6))
 ON DUPLICATE KEY UPDATE
 	used_at = IF(fence <= VALUES(fence), VALUES(used_at), used_at),
 	fence = GREATEST(fence, VALUES(fence))`
@@ -88,7 +93,7 @@ ON DUPLICATE KEY UPDATE
 // A locking read, since a plain one would show the row as of the transaction's
 // snapshot, where a stale token may still be the youngest. The row is locked by
 // guardRaise already.
-const guardRead = `SELECT fence FROM tierlock_guard WHERE resource_id = ? AND business_id = ? FOR UPDATE`
+const guardRead = `SELECT fence FROM tierlock_guard WHERE resource_id = UNHEX(?) AND business_id = UNHEX(?) FOR UPDATE`
 
 // changedRow is the number of affected rows that the server reports for an ON
 // DUPLICATE KEY UPDATE that changed a row, which a refusal never does. All else
@@ -185,9 +190,7 @@ func Guard(ctx context.Context, tx Tx, token tierlock.Token, opts ...GuardOption
 	if token.Fence == 0 || token.Tier == tierlock.Local {
 		return fmt.Errorf("%w: %s", ErrNoFence, token)
 	}
-	// Bytes, not strings: these the driver sends as text in the connection's
-	// character set.
-	resource, key := []byte(token.Resource), []byte(token.Key)
+	resource, key := digits(token.Resource), digits(token.Key)
 	result, err := tx.ExecContext(ctx, guardRaise, resource, key, token.Fence)
 	if err != nil {
 		return guardError(token, err)
@@ -239,6 +242,8 @@ const (
 	maxResourceBytes = 64
 	maxKeyChars      = 128
 )
+
+func digits(name string) string { return hex.EncodeToString([]byte(name)) }
 
 func guardError(token tierlock.Token, err error) error {
 	err = guardTableError(err)

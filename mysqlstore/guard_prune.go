@@ -18,14 +18,14 @@ const pruneChunk = 500
 // scan from the table's beginning.
 const guardPage = `SELECT resource_id, business_id, used_at < UTC_TIMESTAMP(6) - INTERVAL 7 DAY
 FROM tierlock_guard
-WHERE resource_id > ? OR (resource_id = ? AND business_id > ?)
+WHERE resource_id > UNHEX(?) OR (resource_id = UNHEX(?) AND business_id > UNHEX(?))
 ORDER BY resource_id, business_id LIMIT ?`
 
 // One row a statement, found by its whole key. A range or a list of keys may be
 // executed as a scan, which would lock the rows of live keys on its way and hold
 // them against transactions that hold others.
 const guardDelete = `DELETE FROM tierlock_guard
-WHERE resource_id = ? AND business_id = ? AND used_at < UTC_TIMESTAMP(6) - INTERVAL 7 DAY`
+WHERE resource_id = UNHEX(?) AND business_id = UNHEX(?) AND used_at < UTC_TIMESTAMP(6) - INTERVAL 7 DAY`
 
 // PruneGuard deletes the rows of [Guard] that have not been used for seven days,
 // by the database's clock, and says how many it deleted. What that risks stands
@@ -37,7 +37,7 @@ WHERE resource_id = ? AND business_id = ? AND used_at < UTC_TIMESTAMP(6) - INTER
 // some transaction is using is left alone, after the server's lock wait. db is
 // a pool and not a transaction because that would keep all these locks.
 func PruneGuard(ctx context.Context, db *sql.DB) (deleted int64, err error) {
-	resource, key := []byte{}, []byte{} // the last row read; nothing is smaller than these
+	var resource, key string // of the last row read; nothing is smaller than these
 	for {
 		old, read, err := guardPageAfter(ctx, db, &resource, &key)
 		if err != nil {
@@ -46,7 +46,7 @@ func PruneGuard(ctx context.Context, db *sql.DB) (deleted int64, err error) {
 		for _, row := range old {
 			// Between the reading and this a hold may have used the row, so
 			// the condition is repeated.
-			result, err := db.ExecContext(ctx, guardDelete, row[0], row[1])
+			result, err := db.ExecContext(ctx, guardDelete, digits(row[0]), digits(row[1]))
 			if inUse(err) {
 				continue
 			}
@@ -68,20 +68,20 @@ func PruneGuard(ctx context.Context, db *sql.DB) (deleted int64, err error) {
 // guardPageAfter reads the rows that follow resource and key, of which it
 // returns the old ones, and moves resource and key to the last one read. The
 // connection is back in the pool when it returns: the pool may have one only.
-func guardPageAfter(ctx context.Context, db *sql.DB, resource, key *[]byte) (old [][2][]byte, read int, err error) {
-	rows, err := db.QueryContext(ctx, guardPage, *resource, *resource, *key, pruneChunk)
+func guardPageAfter(ctx context.Context, db *sql.DB, resource, key *string) (old [][2]string, read int, err error) {
+	rows, err := db.QueryContext(ctx, guardPage, digits(*resource), digits(*resource), digits(*key), pruneChunk)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var r, k []byte
+		var r, k string
 		var isOld bool
 		if err := rows.Scan(&r, &k, &isOld); err != nil {
 			return nil, 0, err
 		}
 		if isOld {
-			old = append(old, [2][]byte{r, k})
+			old = append(old, [2]string{r, k})
 		}
 		*resource, *key = r, k
 		read++

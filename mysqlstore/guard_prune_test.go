@@ -15,7 +15,9 @@ import (
 // them, over several pages and two resources, by a pool of one connection.
 func TestPruneGuard(t *testing.T) {
 	server := rig.MariaDB(t)
-	for _, params := range []string{"", "clientFoundRows=true&interpolateParams=true&time_zone=%27%2B13%3A00%27"} {
+	for _, params := range []string{
+		"", "character_set_connection=latin1", "clientFoundRows=true&interpolateParams=true&time_zone=%27%2B13%3A00%27",
+	} {
 		db := guardPool(t, server, params)
 		db.SetMaxOpenConns(1)
 		prune := func(want int64) {
@@ -29,17 +31,9 @@ func TestPruneGuard(t *testing.T) {
 		var values []string
 		for _, resource := range []string{"a", "b"} {
 			for i := range each {
-				age := "0"
-				switch i % 3 {
-				case 0:
-					age = "INTERVAL '7 0:01' DAY_MINUTE"
-				case 1:
-					age = "INTERVAL '6 23:00' DAY_MINUTE"
-				}
-				if age == "0" {
-					age = "INTERVAL 0 DAY"
-				}
-				values = append(values, fmt.Sprintf("('%s', '%d', 5, UTC_TIMESTAMP(6) - %s)", resource, i, age))
+				age := []string{"7 0:01", "6 23:00", "0 0:00"}[i%3]
+				values = append(values, fmt.Sprintf("('%s', x'%x', 5, UTC_TIMESTAMP(6) - INTERVAL '%s' DAY_MINUTE)",
+					resource, fmt.Sprintf("ｋ%d", i), age))
 			}
 		}
 		guardExec(t, db, "INSERT INTO tierlock_guard VALUES "+strings.Join(values, ","))

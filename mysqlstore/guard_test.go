@@ -122,6 +122,8 @@ func TestGuard(t *testing.T) {
 		"parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27",
 		"charset=latin1",
 		"charset=latin1&interpolateParams=true",
+		"character_set_connection=latin1", // into which the server converts text
+		"character_set_connection=latin1&interpolateParams=true",
 		"sql_mode=%27ANSI%2CNO_BACKSLASH_ESCAPES%27&interpolateParams=true",
 		"sql_mode=%27%27",
 		"innodb_snapshot_isolation=ON", // as newer versions of MariaDB have it
@@ -222,7 +224,7 @@ func checkGuard(t *testing.T, transaction func(func(mysqlstore.Tx) error) error)
 		pass(key, uint64(100-i))
 	}
 	// Nor does the border between resource and key move.
-	for i, pair := range [][2]string{{"order:settle", "42"}, {"order", "settle:42"}, {strings.Repeat("r", 64), "42"}} {
+	for i, pair := range [][2]string{{"order:settle", "42"}, {"order", "settle:42"}, {"ORDER", "settle:42"}, {strings.Repeat("r", 64), "42"}} {
 		token := guardToken(pair[1], uint64(100-i))
 		token.Resource = pair[0]
 		if err := transaction(func(tx mysqlstore.Tx) error { return mysqlstore.Guard(ctx, tx, token) }); err != nil {
