@@ -53,9 +53,7 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 		return none, invalid("acquire", req.Name, err)
 	}
 	req.Token = contract.Storable(req.Token, tierlock.MySQL)
-	a := &attempt{req: &req, id: rand.Uint64()}
-	a.head = string(contract.AppendText([]byte(`{"lease":`), req.Token.Lease)) + `,"fence":"`
-	a.tail = string(contract.AppendRest(nil, &req.Token))
+	a := newAttempt(&req)
 	if size := len(a.head) + len(a.tail); size > maxToken {
 		return none, invalid("acquire", req.Name, fmt.Errorf("token is %d bytes as JSON, wanted at most %d", size, maxToken))
 	}
@@ -64,6 +62,13 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 		return none, failed("acquire", req.Name, err)
 	}
 	return res, nil
+}
+
+func newAttempt(req *tierlock.AcquireRequest) *attempt {
+	return &attempt{req: req, id: rand.Uint64(),
+		head: string(contract.AppendText([]byte(`{"lease":`), req.Token.Lease)) + `,"fence":"`,
+		tail: string(contract.AppendRest(nil, &req.Token)),
+	}
 }
 
 func checkLease(lease string) error {
