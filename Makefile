@@ -13,7 +13,7 @@ demo:
 bench: deps
 	cd bench && GOWORK=off go run .
 
-# What the tests need besides Go.
+# What the tests need besides Go: Redis, MariaDB and a C compiler.
 deps:
 	./scripts/deps.sh
 

@@ -162,7 +162,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 		l.report(part, a.name, err)
 	default:
 		a.dirty = true
-		a.settled = laterOf(a.settled, time.Now().Add(2*budget+50*time.Millisecond))
+		a.settled = laterOf(a.settled, time.Now().Add(max(l.store.linger(), 2*budget+50*time.Millisecond)))
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			if ctx.Err() == nil && budget >= a.fullBudget() {
 				a.hold.place.answer(false, Token{}, nil) // a short lease: what was known is no longer sure

@@ -184,7 +184,7 @@ func (h *hold) release(exceeded error) error {
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
 		// what is kept.
-		h.settled = laterOf(h.settled, sent.Add(2*l.cfg.CallTimeout+50*time.Millisecond))
+		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+l.store.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
 	}
 	if err != nil || sent.Before(h.settled) {
 		// Not confirmed; or an earlier attempt of this acquisition, whose

@@ -65,6 +65,15 @@ type part struct {
 	failed  atomic.Pointer[Name] // the lock that it failed for last
 }
 
+// linger is how long after it was given up a call may still be executed, where
+// the store says so.
+func (b *backend) linger() time.Duration {
+	if l, ok := b.Store.(Lingering); ok {
+		return l.Linger()
+	}
+	return 0
+}
+
 // part finds the part of a lock.
 func (b *backend) part(n Name) *part {
 	if b.split == nil {

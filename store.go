@@ -213,6 +213,15 @@ type Partitioned interface {
 	Part(name Name) string
 }
 
+// Lingering is an optional interface of a Store whose server may still execute a
+// call some time after it was given up, such as a statement that waits for a row.
+// Without it a call is taken for settled after twice its time limit.
+type Lingering interface {
+	// Linger is the longest such time, from the moment of giving up. It does no
+	// I/O and does not block; it may change.
+	Linger() time.Duration
+}
+
 // Watcher is an optional interface of a Store that can tell when a key may
 // have become free. Without it waiters poll.
 type Watcher interface {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/bound"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 const (
@@ -92,7 +93,7 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 	// The timer here serves for a deadline of ctx as well.
 	within, deadline := bound.Split(ctx)
 	if within.Err() != nil {
-		return ended(within)
+		return contract.Ended(within)
 	}
 	byCtx := !deadline.IsZero() && deadline.Before(until)
 	if byCtx {
@@ -116,7 +117,7 @@ func (s *Store) await(ctx context.Context, until time.Time, c *call) error {
 		return nil
 	case <-within.Done():
 		c.timer.Stop()
-		err = ended(ctx)
+		err = contract.Ended(ctx)
 	case <-c.timer.C:
 		err = s.over(byCtx)
 	}

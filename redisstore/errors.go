@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -10,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 var (
@@ -47,34 +47,6 @@ func invalid(op string, n tierlock.Name, err error) error {
 	return fmt.Errorf("redisstore: %s %s: %w: %w", op, n, tierlock.ErrMisconfigured, err)
 }
 
-// ended reports a ctx with its cause: a cause alone would no longer match
-// context.DeadlineExceeded.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == nil || errors.Is(err, cause) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, &unclassed{cause})
-}
-
-// unclassed is an error that matches whatever err does, but for the classes:
-// the cause of a ctx is the caller's and may be anything, the answer of another
-// store included, and says nothing about what this one did.
-type unclassed struct{ err error }
-
-func (e *unclassed) Error() string { return e.err.Error() }
-
-// Is stands for Unwrap, past which nothing could be hidden.
-func (e *unclassed) Is(target error) bool {
-	switch target {
-	case tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured:
-		return false
-	}
-	return errors.Is(e.err, target)
-}
-
-func (e *unclassed) As(target any) bool { return errors.As(e.err, target) }
-
 // scripted finds what went wrong inside a script. Redis 6.2 wraps it:
 // "ERR Error running script (call to f_…): @user_script:12: @user_script: 12:
 // -OOM command …", with the line once for what the command itself says, and
@@ -87,7 +59,7 @@ var scripted = regexp.MustCompile(`^(?:ERR )?Error running script .*?(?:@user_sc
 // READONLY, LOADING, CLUSTERDOWN, MASTERDOWN, TRYAGAIN, OOM, MISCONF,
 // NOREPLICAS, BUSY, too many clients, a broken connection.
 func misconfigured(err error) bool {
-	var foreign *unclassed
+	var foreign *contract.Unclassed
 	if errors.As(err, &foreign) {
 		return false
 	}

@@ -9,12 +9,6 @@ import (
 	"github.com/tierlock/tierlock"
 )
 
-// Clock is the offset of a server's clock, for tests of its own.
-type Clock struct{ clock }
-
-func (c *Clock) Offset(now int64, era uint64) (int64, bool)     { return c.offset(now, era) }
-func (c *Clock) Learn(sent, received, server int64, era uint64) { c.learn(sent, received, server, era) }
-
 func Keys(n tierlock.Name) (lock string, beside [3]string) {
 	k := lockKey(n, "")
 	return k, [3]string{FenceKey(n), k + holdsSuffix, k + wakeSuffix}
@@ -22,9 +16,6 @@ func Keys(n tierlock.Name) (lock string, beside [3]string) {
 
 // SlotOf is the slot computed here.
 func SlotOf(key string) uint16 { return slotOf(key) }
-
-// CheckName is what every call checks first.
-func CheckName(n tierlock.Name) error { return checkName(n) }
 
 // Format is a token's JSON as it is sent: with verbs for what the script fills
 // in.
@@ -44,12 +35,9 @@ func (s *Store) ForgetClock() { s.clocks.era.Add(1) }
 // Mislead makes the store believe that the server's clock is off by d from
 // what it is.
 func (s *Store) Mislead(d time.Duration) {
-	c := &s.clocks.one
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.best.low += d.Microseconds()
-	c.best.high += d.Microseconds()
-	c.older = sample{}
+	era, now := s.clocks.era.Load(), s.local(time.Now())
+	offset, _ := s.clocks.one.Offset(now, era)
+	s.clocks.one.Learn(now, now, now+offset+d.Microseconds(), era)
 }
 
 // PermissionHint is what an error says beside a server's refusal.

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // Inspect implements [tierlock.Store]. It is two reads in one round trip, not
@@ -17,7 +18,7 @@ import (
 // holder's and Left the present one's. An explicit hold is read in one step.
 func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {
 	until := time.Now().Add(s.timeout)
-	if err := checkName(name); err != nil {
+	if err := contract.CheckName(name); err != nil {
 		return tierlock.Record{}, invalid("inspect", name, err)
 	}
 	key := lockKey(name, "")
@@ -60,7 +61,7 @@ func (s *Store) look(ctx context.Context, until time.Time, key string) (tierlock
 	if ms == -2 { // it ended between the two
 		return tierlock.Record{}, nil
 	}
-	rec := tierlock.Record{Held: true, Token: readToken(value), Left: leftOf(ms), Holds: 1}
+	rec := tierlock.Record{Held: true, Token: contract.ReadToken(value), Left: leftOf(ms), Holds: 1}
 	if strings.HasSuffix(value, " ") {
 		rec.Holds = 2
 	}
@@ -83,7 +84,7 @@ func (s *Store) lookEntered(ctx context.Context, until time.Time, key string) (t
 	if err != nil {
 		return tierlock.Record{}, fmt.Errorf("unexpected answer: %w", err)
 	}
-	return tierlock.Record{Held: true, Token: readToken(value), Left: readLeft(left), Holds: holds}, nil
+	return tierlock.Record{Held: true, Token: contract.ReadToken(value), Left: readLeft(left), Holds: holds}, nil
 }
 
 func readLeft(text string) time.Duration {

@@ -1,11 +1,8 @@
 package redisstore
 
 import (
-	"errors"
-	"fmt"
 	"strconv"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/tierlock/tierlock"
 )
@@ -64,38 +61,6 @@ var slotTags = sync.OnceValue(func() *[slots]string {
 })
 
 const slots = 1 << 14
-
-func checkName(n tierlock.Name) error {
-	if !plain(n.Namespace, 32) {
-		return fmt.Errorf("namespace %q: wanted 1 to 32 of A-Z a-z 0-9 _ . : -", n.Namespace)
-	}
-	if !plain(n.Resource, 64) {
-		return fmt.Errorf("resource %q: wanted 1 to 64 of A-Z a-z 0-9 _ . : -", n.Resource)
-	}
-	if n.Key == "" {
-		return errors.New("key is empty")
-	}
-	// Bytes bound runes, so the usual key is not decoded twice.
-	if !utf8.ValidString(n.Key) || len(n.Key) > 128 && utf8.RuneCountInString(n.Key) > 128 {
-		return fmt.Errorf("key %q: wanted valid UTF-8 of at most 128 characters", n.Key)
-	}
-	return nil
-}
-
-func plain(s string, most int) bool {
-	if s == "" || len(s) > most {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9',
-			c == '_', c == '.', c == ':', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
 
 // slotOf is the Cluster slot of a key, as the server computes it: CRC16
 // (XMODEM) of the hash tag, modulo the number of slots.

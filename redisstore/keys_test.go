@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 	"github.com/tierlock/tierlock/internal/rig"
 	"github.com/tierlock/tierlock/redisstore"
 )
@@ -41,7 +42,7 @@ func TestKeysNeitherCollideNorLeaveTheirSlot(t *testing.T) {
 		for _, res := range []string{"b", "b:c", ":fence", "order:settle"} {
 			for _, key := range awkward() {
 				n := tierlock.Name{Namespace: ns, Resource: res, Key: key}
-				if err := redisstore.CheckName(n); err != nil {
+				if err := contract.CheckName(n); err != nil {
 					t.Fatalf("%q: %v; wanted a valid name", n, err)
 				}
 				lock, beside := redisstore.Keys(n)
@@ -87,11 +88,11 @@ func TestNamesThatAreRefused(t *testing.T) {
 		"key not UTF-8":      {Namespace: "a", Resource: "b", Key: "\xff"},
 		"key of 129":         {Namespace: "a", Resource: "b", Key: strings.Repeat("é", 129)},
 	} {
-		if redisstore.CheckName(n) == nil {
+		if contract.CheckName(n) == nil {
 			t.Errorf("%s: %q was accepted", what, n)
 		}
 	}
-	if err := redisstore.CheckName(ok); err != nil {
+	if err := contract.CheckName(ok); err != nil {
 		t.Errorf("%q: %v; wanted it accepted", ok, err)
 	}
 }

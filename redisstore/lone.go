@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock/internal/bound"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // lone is how a call that is alone in the store does without a worker: its own
@@ -197,7 +198,7 @@ func (s *Store) doAlone(ctx context.Context, until time.Time, cmd rueidis.Comple
 	case broken == context.Canceled: // as loneCtx tells
 		l.era.Store(noEra) // until a worker's call shows that there are answers
 		if within.Err() != nil {
-			return res, true, ended(within)
+			return res, true, contract.Ended(within)
 		}
 		return res, true, s.over(byCtx)
 	default:

@@ -244,7 +244,7 @@ func (s *Store) askTime(ctx context.Context, keys []string) error {
 	}
 	server, _, err := readProbe(msg)
 	if err == nil {
-		s.clocks.one.learn(s.local(asked), s.local(time.Now()), server, era)
+		s.clocks.one.Learn(s.local(asked), s.local(time.Now()), server, era)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // maxBatch is how many renewals go into one pipeline: below the length from
@@ -31,7 +32,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	results := make([]tierlock.RenewResult, len(reqs))
 	todo := make([]renewal, 0, len(reqs))
 	for i, req := range reqs {
-		if err := errors.Join(checkName(req.Name), checkTTL(req.TTL), checkLease(req.Lease)); err != nil {
+		if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Lease)); err != nil {
 			results[i].Err = invalid("renew", req.Name, err)
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // Options configures a Store. The zero value is good for most.
@@ -131,7 +132,7 @@ func newStore(opt Options) *Store {
 
 func (s *Store) adopt(client rueidis.Client) {
 	if client.Mode() == rueidis.ClientModeCluster {
-		s.clocks.slots = make([]atomic.Pointer[clock], slots)
+		s.clocks.slots = make([]atomic.Pointer[contract.Clock], slots)
 	}
 	s.single = client.Mode() == rueidis.ClientModeStandalone
 	s.gathers = s.clocks.slots == nil
@@ -197,13 +198,13 @@ func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
 // shorter than one round trip is always refused.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
-	if err := errors.Join(checkName(req.Name), checkTTL(req.TTL), checkLease(req.Token.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Token.Lease)); err != nil {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, err)
 	}
 	if req.Explicit && !utf8.ValidString(req.Token.Holder) {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, fmt.Errorf("holder %q is not valid UTF-8", req.Token.Holder))
 	}
-	req.Token = storable(req.Token)
+	req.Token = contract.Storable(req.Token, tierlock.Redis)
 	res, err := s.acquire(ctx, sent, &req)
 	if err != nil {
 		return tierlock.AcquireResult{}, failed("acquire", req.Name, err)
@@ -227,7 +228,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	clock := s.clocks.of(msg.slot)
 	era := s.clocks.era.Load()
 	began := sent
-	offset, known := clock.offset(s.local(sent), era)
+	offset, known := clock.Offset(s.local(sent), era)
 	for asked := 0; !known; asked++ {
 		if asked == 3 {
 			return none, errors.New("the connection was made anew again and again")
@@ -238,12 +239,12 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		}
 		era = s.clocks.era.Load()
 		began = time.Now()
-		offset, known = clock.offset(s.local(sent), era)
+		offset, known = clock.Offset(s.local(sent), era)
 	}
 	for try := 1; ; try++ {
 		if began.Sub(sent) >= budget {
 			if ctx.Err() != nil {
-				return none, ended(ctx)
+				return none, contract.Ended(ctx)
 			}
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
@@ -255,7 +256,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		}
 		if !answer.IsInt64() {
 			return s.readAcquired(answer, req, func(server int64) {
-				clock.learn(s.local(began), s.local(time.Now()), server, era)
+				clock.Learn(s.local(began), s.local(time.Now()), server, era)
 			})
 		}
 		server, err := answer.AsInt64()
@@ -264,15 +265,15 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		}
 		received := time.Now()
 		if server > 0 {
-			clock.learn(s.local(began), s.local(received), server, era)
-			return tierlock.AcquireResult{Granted: true, Token: granted(req.Token, req.TTL, server)}, nil
+			clock.Learn(s.local(began), s.local(received), server, era)
+			return tierlock.AcquireResult{Granted: true, Token: contract.Granted(req.Token, req.TTL, server)}, nil
 		}
 		// Late by the offset we know, which may be too low: the refusal tells
 		// more, and a second try cannot be refused for that reason. Where it
 		// does not tell more, a second try would be later still.
-		clock.learn(s.local(began), s.local(received), -server, era)
+		clock.Learn(s.local(began), s.local(received), -server, era)
 		before := offset
-		if offset, known = clock.offset(s.local(received), era); !known || offset <= before || try == 2 {
+		if offset, known = clock.Offset(s.local(received), era); !known || offset <= before || try == 2 {
 			return none, fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
 		}
 		began = received
@@ -288,7 +289,7 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 			return none, err
 		}
 		left, value, _ := strings.Cut(text, " ")
-		return tierlock.AcquireResult{Token: readToken(value), Left: readLeft(left)}, nil
+		return tierlock.AcquireResult{Token: contract.ReadToken(value), Left: readLeft(left)}, nil
 	}
 	parts, err := msg.ToArray()
 	if err != nil || len(parts) != 2 {
@@ -305,7 +306,7 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 	learn(server)
 	// Our lease is in it or beside it, so it is ours even where it cannot be
 	// read; but without its fence the hold is worth nothing.
-	stored := readToken(value)
+	stored := contract.ReadToken(value)
 	if stored.IsZero() {
 		return none, fmt.Errorf("the stored token cannot be read: %.200q", value)
 	}
@@ -314,21 +315,21 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 	}
 	t := req.Token
 	t.Epoch, t.Seq = stored.Epoch, stored.Seq
-	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: stamped(t, req.TTL, server)}, nil
+	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, nil
 }
 
 // Release implements [tierlock.Store]. It publishes also what it keeps: the
 // time left may have become shorter.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
-	if err := errors.Join(checkName(req.Name), checkLease(req.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), contract.CheckLease(req.Lease)); err != nil {
 		return 0, invalid("release", req.Name, err)
 	}
 	keep := ""
 	if req.Keep > 0 {
-		// Rounded up; and no lease is longer than maxTTL, so a longer time to
+		// Rounded up; and no lease is longer than contract.MaxTTL, so a longer time to
 		// keep it would shorten none either.
-		keep = millis(min(req.Keep, maxTTL) + time.Millisecond - 1)
+		keep = millis(min(req.Keep, contract.MaxTTL) + time.Millisecond - 1)
 	}
 	var m message
 	m.release(&req, keep)
@@ -341,16 +342,6 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 		return 0, failed("release", req.Name, err)
 	}
 	return state, nil
-}
-
-// maxTTL is as far as the server's arithmetic is exact.
-const maxTTL = 100 * 365 * 24 * time.Hour
-
-func checkTTL(d time.Duration) error {
-	if d < time.Millisecond || d%time.Millisecond != 0 || d > maxTTL {
-		return fmt.Errorf("TTL %v: wanted whole milliseconds, 1 ms to a century", d)
-	}
-	return nil
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // Watch implements [tierlock.Watcher]. All watches share one connection, apart
@@ -24,13 +25,13 @@ import (
 // primary changes or the lock's slot moves: they are subscribed again, and then
 // each is signalled, since messages may have been missed.
 func (s *Store) Watch(ctx context.Context, name tierlock.Name) (tierlock.Watch, error) {
-	if err := checkName(name); err != nil {
+	if err := contract.CheckName(name); err != nil {
 		return nil, invalid("watch", name, err)
 	}
 	w, err := s.hub.watch(ctx, lockKey(name, wakeSuffix))
 	if err != nil {
 		// Whatever the reason and its class, polling still works.
-		return nil, fmt.Errorf("redisstore: watch %s: %w: %w", name, tierlock.ErrUnavailable, &unclassed{err})
+		return nil, fmt.Errorf("redisstore: watch %s: %w: %w", name, tierlock.ErrUnavailable, contract.Unclass(err))
 	}
 	return w, nil
 }
@@ -111,7 +112,7 @@ func (h *hub) watch(ctx context.Context, channel string) (*watch, error) {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, ended(ctx)
+		return nil, contract.Ended(ctx)
 	}
 	w := &watch{hub: h, channel: channel, c: make(chan struct{}, 1), ready: make(chan error, 1)}
 	if err := h.add(w, client.Mode() == rueidis.ClientModeCluster); err != nil {
@@ -122,7 +123,7 @@ func (h *hub) watch(ctx context.Context, channel string) (*watch, error) {
 	select {
 	case err = <-w.ready:
 	case <-ctx.Done():
-		err = ended(ctx)
+		err = contract.Ended(ctx)
 	case <-limit.C:
 		err = fmt.Errorf("no subscription within %v", h.store.timeout)
 	}

@@ -1,16 +1,31 @@
 #!/usr/bin/env bash
-# Installs what the tests need besides Go: redis-server with its tools, and a C
-# compiler for the race detector. It does nothing where they are there.
+# Installs what the tests need besides Go: redis-server with its tools, mariadbd
+# with its own, and a C compiler for the race detector. It does nothing where they
+# are there.
 set -euo pipefail
+
+# have tells whether a program is on PATH or where the tests look besides: a
+# server may be in a folder that only root has on PATH.
+have() {
+	local dir
+	command -v "$1" >/dev/null && return
+	for dir in /usr/sbin /usr/local/sbin /usr/libexec; do
+		[ ! -x "$dir/$1" ] || return 0
+	done
+	return 1
+}
 
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server redis-tools redis-sentinel)
+if ! have mariadbd || ! have mariadb-install-db; then
+	packages+=(mariadb-server)
+fi
 cc="$(go env CC)"
 command -v "${cc%% *}" >/dev/null || packages+=(gcc libc6-dev)
 [ "${#packages[@]}" -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
-	echo "deps: the tests need redis-server (6.2 or later) and a C compiler;" >&2
+	echo "deps: the tests need redis-server (6.2 or later), mariadbd with mariadb-install-db (10.6 or later) and a C compiler;" >&2
 	echo "deps: this system has no apt-get: install them with its own package manager and make sure that they are on PATH" >&2
 	exit 1
 fi
@@ -40,13 +55,19 @@ fi
 
 echo "deps: installing ${packages[*]}"
 apt update -q
-apt install -q -y --no-install-recommends "${packages[@]}"
+# MySQL and MariaDB cannot be installed side by side: rather fail than take a
+# server away that somebody uses.
+if ! apt install -q -y --no-install-recommends --no-remove "${packages[@]}"; then
+	echo "deps: could not install ${packages[*]}; where a package would replace MySQL, put mariadbd and mariadb-install-db on PATH by other means" >&2
+	exit 1
+fi
 
 # Nor are they to start with the machine.
 if command -v systemctl >/dev/null && [ -d /run/systemd/system ]; then
-	for service in redis-server redis-sentinel; do
-		case " ${packages[*]} " in
-		*" $service "*) as_root systemctl disable --quiet "$service" || true ;;
+	for package in "${packages[@]}"; do
+		case "$package" in
+		redis-server | redis-sentinel) as_root systemctl disable --quiet "$package" || true ;;
+		mariadb-server) as_root systemctl disable --quiet mariadb || true ;;
 		esac
 	done
 fi

@@ -14,7 +14,9 @@ import (
 var clockstepC []byte
 
 // WallClock is the wall clock of one server process, which the test can step.
-// Its monotonic clock stays as it is, as on a machine whose clock was set.
+// Its monotonic clock stays as it is, as on a machine whose clock was set. A wait
+// until a time of the wall clock that is under way at a step ends when it would
+// have; on such a machine it would notice.
 type WallClock struct {
 	t    testing.TB
 	file *os.File
@@ -44,7 +46,7 @@ func newWallClock(t testing.TB) *WallClock {
 	if err := os.WriteFile(source, clockstepC, 0o600); err != nil {
 		t.Fatalf("rig: %v", err)
 	}
-	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", library, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("rig: compiling the clock: %v\n%s", err, out)
 	}
 	c := &WallClock{t: t, env: []string{"LD_PRELOAD=" + library, "RIG_CLOCK=" + offset}}

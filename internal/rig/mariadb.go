@@ -51,6 +51,15 @@ func MariaDB(t testing.TB, args ...string) *MariaDBServer {
 	return startMariaDB(t, nil, args)
 }
 
+// MariaDBWithClock is [MariaDB] with a wall clock of its own, see
+// [RedisWithClock]. UTC_TIMESTAMP, NOW and SYSDATE follow it; waits of a given
+// length, such as that for a row's lock, do not change with it.
+func MariaDBWithClock(t testing.TB, args ...string) (*MariaDBServer, *WallClock) {
+	t.Helper()
+	c := newWallClock(t)
+	return startMariaDB(t, c.env, args), c
+}
+
 func startMariaDB(t testing.TB, env, args []string) *MariaDBServer {
 	t.Helper()
 	bin := mariaDBProgram(t, "mariadbd")
@@ -127,7 +136,7 @@ func installMariaDB(install string) (files fstest.MapFS, err error) {
 	}
 	defer log.Close()
 	data := filepath.Join(dir, "data")
-	cmd := exec.Command(install, append(mariaDBBasics(data),
+	cmd := exec.Command(install, append(mariaDBBasics(dir, data),
 		"--auth-root-authentication-method=normal", "--skip-test-db")...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	c, err := startChild("mariadb-install-db", cmd)
@@ -164,9 +173,11 @@ func installMariaDB(install string) (files fstest.MapFS, err error) {
 }
 
 // mariaDBBasics are the options that the installation and each start must agree
-// on.
-func mariaDBBasics(data string) []string {
-	args := []string{"--no-defaults", "--datadir=" + data}
+// on. dir is the directory of the server that holds data.
+func mariaDBBasics(dir, data string) []string {
+	// A mariadbd that starts deletes the temporary tables of all servers that
+	// share its tmpdir, so it must not be the system's.
+	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + dir}
 	if os.Getuid() == 0 {
 		args = append(args, "--user=root") // it refuses to run as root unasked
 	}
@@ -178,7 +189,7 @@ func mariaDBBasics(data string) []string {
 func (s *MariaDBServer) data() string { return filepath.Join(s.Dir, "data") }
 
 func (s *MariaDBServer) arguments() []string {
-	return append(append(mariaDBBasics(s.data()),
+	return append(append(mariaDBBasics(s.Dir, s.data()),
 		"--port="+strconv.Itoa(s.Port), "--bind-address=127.0.0.1", "--skip-networking=0",
 		"--socket="+s.socket(), "--pid-file="+filepath.Join(s.Dir, "rig.pid"),
 		"--skip-name-resolve", "--skip-log-bin", "--max-connections=300",
@@ -198,6 +209,24 @@ func (s *MariaDBServer) DSNVia(addr, params string) string {
 		dsn += "?" + params
 	}
 	return dsn
+}
+
+// Threads is how many connections the server has over TCP, idle ones and those
+// that have not logged in yet included; the rig's own are not among them. A
+// connection whose client has gone counts until the server has noticed, which it
+// does not while it executes a statement.
+func (s *MariaDBServer) Threads() int {
+	s.t.Helper()
+	var n int
+	if err := s.ask(time.Now().Add(callWithin), func(ctx context.Context, db *sql.DB) error {
+		// Neither the rig, which comes by the Unix socket, nor the server's
+		// own threads have such a host.
+		return db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+			WHERE HOST LIKE '127.0.0.1:%' OR HOST = 'connecting host'`).Scan(&n)
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
 }
 
 // ready reports whether one can log in.

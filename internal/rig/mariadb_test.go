@@ -1,6 +1,7 @@
 package rig_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"net"
@@ -118,7 +119,7 @@ func TestMariaDBPause(t *testing.T) {
 	}()
 	select {
 	case err := <-done:
-		t.Errorf("a paused server answered, %v", err)
+		t.Fatalf("a paused server answered, %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	s.Resume()
@@ -143,6 +144,10 @@ func TestMariaDBCleanup(t *testing.T) {
 		execSQL(t, db, "CREATE TABLE only_a (id INT)")
 		wantSQL(t, openSQL(t, b.DSN("")), "0",
 			"SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'only_a'")
+		// Nor the directory of temporary tables, which a start empties.
+		for _, s := range []*rig.MariaDBServer{a, b} {
+			wantSQL(t, openSQL(t, s.DSN("")), s.Dir, "SELECT @@tmpdir")
+		}
 		addr, dir = a.Addr, a.Dir
 	}); got != "" {
 		t.Error(got)
@@ -153,4 +158,48 @@ func TestMariaDBCleanup(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the server's directory is still there: %v", err)
 	}
+}
+
+// Connections are counted from the server's side, whoever has forgotten them.
+func TestMariaDBThreads(t *testing.T) {
+	rig.NoLeak(t)
+	s := rig.MariaDB(t, "--event-scheduler=ON")
+	threads := func(want int) {
+		t.Helper()
+		var got int
+		defer func() {
+			t.Helper()
+			if got != want {
+				t.Errorf("%d threads, want %d", got, want)
+			}
+		}()
+		rig.Eventually(t, soon, "the number of threads", func() bool { got = s.Threads(); return got == want })
+	}
+	threads(0)
+	db := openSQL(t, s.DSN(""))
+	var conns []*sql.Conn
+	for range 3 {
+		c, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	threads(3)
+	silent := dial(t, s.Addr) // greeted, and never logs in
+	threads(4)
+	silent.Close()
+	threads(3)
+
+	// One that executes counts, although its client has gone.
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := conns[0].ExecContext(ctx, "DO SLEEP(600)"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("SLEEP ended with %v", err)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	db.Close()
+	threads(1)
 }

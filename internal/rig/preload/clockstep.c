@@ -1,7 +1,9 @@
 // Preloaded into a server: shifts its wall clock by the nanoseconds that stand
 // in the file named by RIG_CLOCK, which the test changes while the server runs.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -11,12 +13,14 @@
 #include <unistd.h>
 
 static volatile int64_t *offset;
+static int (*wait_until)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 
 __attribute__((constructor)) static void attach(void) {
+  *(void **)&wait_until = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
   const char *name = getenv("RIG_CLOCK");
   int fd = name ? open(name, O_RDONLY) : -1;
   void *p = fd < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED) _exit(97);  // never run on the real clock unnoticed
+  if (p == MAP_FAILED || !wait_until) _exit(97);  // never run on the real clock unnoticed
   offset = p;
   close(fd);
 }
@@ -45,4 +49,20 @@ time_t time(time_t *out) {
   clock_gettime(CLOCK_REALTIME, &ts);
   if (out) *out = ts.tv_sec;
   return ts.tv_sec;
+}
+
+// The deadline was counted from the clock above, and the kernel waits by its
+// own. Unchanged, a wait of a second would last the offset longer, or no time at
+// all. A wait that has begun does not notice a step. (No server here has
+// conditions on the monotonic clock, by pthread_condattr_setclock.)
+int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+  if (!offset) return wait_until(cond, mutex, until);
+  // Not in nanoseconds altogether: "for ever" would not fit.
+  int64_t back = *offset;
+  struct timespec real = {until->tv_sec - back / 1000000000, until->tv_nsec - back % 1000000000};
+  if (real.tv_nsec < 0) real.tv_sec--, real.tv_nsec += 1000000000;
+  if (real.tv_nsec >= 1000000000) real.tv_sec++, real.tv_nsec -= 1000000000;
+  if (real.tv_sec < 0) real.tv_sec = 0;
+  return wait_until(cond, mutex, &real);
 }

@@ -1,9 +1,9 @@
-package redisstore_test
+package contract_test
 
 import (
 	"testing"
 
-	"github.com/tierlock/tierlock/redisstore"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 const (
@@ -11,7 +11,7 @@ const (
 	second = 1000 * ms
 )
 
-func wantOffset(t *testing.T, c *redisstore.Clock, now, want int64) {
+func wantOffset(t *testing.T, c *contract.Clock, now, want int64) {
 	t.Helper()
 	if got, ok := c.Offset(now, 1); !ok || got != want {
 		t.Fatalf("offset at %d ms: got %d, %v; wanted %d", now/ms, got, ok, want)
@@ -21,7 +21,7 @@ func wantOffset(t *testing.T, c *redisstore.Clock, now, want int64) {
 // The offset is never more than the server is ahead, however the round trip
 // is made up of its two ways.
 func TestClockKeepsTheHighestLowerLimit(t *testing.T) {
-	var c redisstore.Clock
+	var c contract.Clock
 	if got, ok := c.Offset(0, 1); ok {
 		t.Fatalf("offset without a sample: got %d; wanted none", got)
 	}
@@ -44,7 +44,7 @@ func TestClockKeepsTheHighestLowerLimit(t *testing.T) {
 func TestClockFollowsAStep(t *testing.T) {
 	const ahead = 1000 * second
 	for _, step := range []int64{-40 * second, -5 * ms, 5 * ms, 40 * second} {
-		var c redisstore.Clock
+		var c contract.Clock
 		c.Learn(0, 1*ms, ahead+1*ms, 1)
 		wantOffset(t, &c, 1*ms, ahead)
 		// A longer way back, but nothing else explains it.
@@ -54,7 +54,7 @@ func TestClockFollowsAStep(t *testing.T) {
 }
 
 func TestClockForgets(t *testing.T) {
-	var c redisstore.Clock
+	var c contract.Clock
 	c.Learn(0, 2*ms, 7*second, 1)
 	wantOffset(t, &c, 60*second, 7*second-2*ms)
 	if got, ok := c.Offset(61*second, 1); ok {
@@ -65,7 +65,7 @@ func TestClockForgets(t *testing.T) {
 // What was learned over one connection is not used over the next, in whatever
 // order the answers come.
 func TestClockEras(t *testing.T) {
-	var c redisstore.Clock
+	var c contract.Clock
 	c.Learn(0, 2*ms, 7*second, 1)
 	if got, ok := c.Offset(3*ms, 2); ok {
 		t.Errorf("offset after a new connection: got %d; wanted none", got)

@@ -1,0 +1,251 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// Sizes of the columns: a server that is not strict would cut what is longer.
+const (
+	maxLease  = 128
+	maxHolder = 512
+	maxToken  = 60_000
+)
+
+// attempt is one acquire on its way.
+type attempt struct {
+	req *tierlock.AcquireRequest
+	srv *server
+	// id marks the row as written by this attempt.
+	id uint64
+	// bound is the latest time of the server at which the grant is wanted.
+	bound int64
+	floor uint64 // the least fence of a new row
+	// The token's JSON, around what only the server knows.
+	head, tail string
+}
+
+// Acquire implements [tierlock.Store]. It is one statement where it is granted,
+// and one more where the lock is held, or the clock of the server is not known:
+// at first, after a lost connection, and after a minute without an acquire. A
+// budget that is shorter than one round trip is always refused.
+//
+// The lease is taken by one INSERT … ON DUPLICATE KEY UPDATE on the primary
+// key. Whether it was is read from the answer to that statement itself, or from
+// the row; the number of affected rows, which depends on the DSN, counts for
+// nothing.
+func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
+	sent := time.Now()
+	var none tierlock.AcquireResult
+	err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Token.Lease))
+	if err == nil && req.Explicit && (len(req.Token.Holder) > maxHolder || !utf8.ValidString(req.Token.Holder)) {
+		err = fmt.Errorf("holder %q: wanted valid UTF-8 of at most %d bytes", req.Token.Holder, maxHolder)
+	}
+	if err != nil {
+		return none, invalid("acquire", req.Name, err)
+	}
+	req.Token = contract.Storable(req.Token, tierlock.MySQL)
+	a := &attempt{req: &req, id: rand.Uint64()}
+	a.head = string(contract.AppendText([]byte(`{"lease":`), req.Token.Lease)) + `,"fence":"`
+	a.tail = string(contract.AppendRest(nil, &req.Token))
+	if size := len(a.head) + len(a.tail); size > maxToken {
+		return none, invalid("acquire", req.Name, fmt.Errorf("token is %d bytes as JSON, wanted at most %d", size, maxToken))
+	}
+	res, err := s.acquire(ctx, sent, a)
+	if err != nil {
+		return none, failed("acquire", req.Name, err)
+	}
+	return res, nil
+}
+
+func checkLease(lease string) error {
+	if len(lease) > maxLease {
+		return fmt.Errorf("lease %q: wanted at most %d bytes", lease, maxLease)
+	}
+	return contract.CheckLease(lease)
+}
+
+func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlock.AcquireResult, error) {
+	var none tierlock.AcquireResult
+	until := sent.Add(s.timeout)
+	budget := min(a.req.Budget, s.timeout) // nobody waits longer for the answer
+	if end, ok := ctx.Deadline(); ok {
+		budget = min(budget, end.Sub(sent))
+	}
+	srv, err := s.ready(ctx, until)
+	if err != nil {
+		return none, err
+	}
+	a.srv = srv
+	began := sent
+	for try := 1; ; try++ {
+		offset, known := s.clock.Offset(s.local(began), s.era.Load())
+		for asked := 0; !known; asked++ {
+			if asked == 3 {
+				return none, fmt.Errorf("%w: the connection was lost again and again", tierlock.ErrUnavailable)
+			}
+			if err := s.askClock(ctx, until); err != nil {
+				return none, err
+			}
+			began = time.Now()
+			offset, known = s.clock.Offset(s.local(began), s.era.Load())
+		}
+		if began.Sub(sent) >= budget {
+			if ctx.Err() != nil {
+				return none, contract.Ended(ctx)
+			}
+			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
+		}
+		// The bound counts from the beginning of the call, not of this try.
+		a.bound = s.local(sent) + offset + budget.Microseconds()
+		a.floor = fenceOf(s.floor.Load())
+		res, err := call(s, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
+			return s.attempt(ctx, a)
+		})
+		if err == nil || !errors.Is(err, tierlock.ErrLate) || try == 2 {
+			return res, err
+		}
+		// Late by the offset we knew, which may have been too low: the refusal
+		// told more. Where it did not, a second try would be later still.
+		began = time.Now()
+		if now, known := s.clock.Offset(s.local(began), s.era.Load()); !known || now <= offset {
+			return res, err
+		}
+	}
+}
+
+// attempt tries once to take or enter the lock.
+func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult, error) {
+	var none tierlock.AcquireResult
+	if a.req.Explicit {
+		if res, done, err := s.join(ctx, a); done || err != nil {
+			return res, err
+		}
+	}
+	for range 3 {
+		era, began := s.era.Load(), time.Now()
+		server, err := s.take(ctx, a)
+		if err != nil {
+			return none, err
+		}
+		if server > granted {
+			s.learn(began, server, era)
+			t := contract.Granted(a.req.Token, a.req.TTL, server)
+			if t.Fence < a.floor {
+				t = contract.WithFence(t, a.floor)
+			}
+			return tierlock.AcquireResult{Granted: true, Token: t}, nil
+		}
+		r, err := s.read(ctx, &a.req.Name)
+		if err != nil {
+			return none, err
+		}
+		switch {
+		case r.live() && (r.Attempt == a.id || server == granted && string(r.Lease) == a.req.Token.Lease):
+			t := r.token()
+			if t.IsZero() {
+				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
+			}
+			return tierlock.AcquireResult{Granted: true, Token: t}, nil
+		case r.live() && string(r.Lease) != a.req.Token.Lease:
+			return r.held(), nil
+		}
+		if r.Now == 0 { // no row: only lateness keeps one from being made
+			if r.Now, err = s.clockNow(ctx); err != nil {
+				return none, err
+			}
+		}
+		if r.Now > a.bound {
+			return none, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+		}
+		// It became free between the two statements.
+	}
+	return none, fmt.Errorf("%w: the lock was neither taken nor seen held", tierlock.ErrUnavailable)
+}
+
+// granted is what the statement answers where the lock was taken but the row
+// has to be read; a larger number is the time of the grant.
+const granted = 1
+
+// The statement that takes a free lock, makes a lease of the caller's own last
+// longer, and leaves any other as it is.
+//
+// Assignments run from left to right and see what the former have written. So
+// the decision is made once, in the first: the mark of this attempt is written
+// or is not. Two readings of a clock that moves could differ. expire_at comes
+// last, since the others ask whether the lock was free.
+//
+// The branch that inserts computes its values before it waits for anything, so
+// its guard stands where they are computed; one that had to wait after that
+// comes late, and is for the caller to undo.
+//
+// LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
+// of the grant, 1 where the row has to be read for its fence, 0 where the lock
+// was not taken.
+var (
+	takePlain    = takeStatement("NULL")
+	takeExplicit = takeStatement("CONCAT(?," + now + "+?,'}')")
+)
+
+const base = uint64(contract.Epoch) << contract.SeqBits
+
+// takeStatement is the statement with an expression for the entries.
+func takeStatement(entries string) string {
+	epoch := strconv.Itoa(contract.Epoch)
+	// The least fence of the moment, and its parts in a token's JSON.
+	fence := fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, int64(base)-contract.SeqOrigin/2+contract.SeqLead)
+	stamp := func(fence string) string {
+		return fmt.Sprintf(`%s,'","epoch":%s,"seq":',%s-%d`, fence, epoch, fence, base)
+	}
+	const (
+		won  = "attempt=VALUES(attempt)"
+		anew = won + " AND expire_at<=UTC_TIMESTAMP(6)"
+	)
+	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
+		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
+		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + notLater +
+		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=UTC_TIMESTAMP(6) OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
+		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
+		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
+		"IF(LAST_INSERT_ID(0)=0,epoch,0))"
+	for _, column := range [...]string{"lease_id", "holder_id", "reentrant", "entries", "create_time"} {
+		q += fmt.Sprintf(",%s=IF("+anew+",VALUES(%[1]s),%[1]s)", column)
+	}
+	// The usual fence stands in the new token already.
+	q += ",token=IF(" + anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
+		"CONCAT('\"fence\":\"'," + stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stamp("fence") + "))),token)"
+	return q + ",expire_at=IF(" + won + ",GREATEST(expire_at,VALUES(expire_at)),expire_at)"
+}
+
+// take sends the statement.
+func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
+	req := a.req
+	ttl := req.TTL.Microseconds()
+	args := make([]any, 0, 24)
+	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
+		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
+	query := takePlain
+	if req.Explicit {
+		query = takeExplicit
+		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
+	}
+	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.bound)
+	return s.write(ctx, a.srv, query, args...)
+}
+
+// fenceOf is the fence of a grant at a time of the server's.
+func fenceOf(server int64) uint64 {
+	if server < contract.SeqOrigin {
+		return 0
+	}
+	return contract.Epoch<<contract.SeqBits | uint64((server-contract.SeqOrigin)/2+contract.SeqLead)
+}

@@ -1,0 +1,150 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// A statement runs on a goroutine of its own, and to its end: a caller who
+// leaves does not cut it. To cut a statement is to close its connection, while
+// the server goes on with it; callers that come and go would leave more and more
+// threads behind, each waiting for the same row. So the store has a bounded
+// number of statements under way, each ended by its own deadline.
+
+// answer is what a statement gave.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+// call runs f, which is one statement or a few, and returns when it has ended,
+// or ctx has, or at until. The ctx of f ends at until only.
+func call[T any](s *Store, ctx context.Context, until time.Time, f func(context.Context) (T, error)) (T, error) {
+	var none T
+	if ctx.Err() != nil {
+		return none, contract.Ended(ctx)
+	}
+	within, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	if err := s.enter(ctx, within); err != nil {
+		cancel()
+		return none, err
+	}
+	done := make(chan answer[T], 1)
+	go func() {
+		defer s.leave()
+		defer cancel()
+		v, err := f(within)
+		if err != nil && cut(err) {
+			s.era.Add(1)
+		}
+		done <- answer[T]{v, err}
+	}()
+	select {
+	case a := <-done:
+		return a.value, s.told(within, a.err)
+	case <-ctx.Done():
+		select {
+		case a := <-done: // both at once: what is known counts
+			return a.value, s.told(within, a.err)
+		default:
+		}
+		return none, contract.Ended(ctx)
+	}
+}
+
+// told names the limit where it was the store's own.
+func (s *Store) told(within context.Context, err error) error {
+	if err != nil && within.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+		// Not wrapped: it is not the caller's deadline that has passed.
+		return fmt.Errorf("%w: no answer within %v", tierlock.ErrUnavailable, s.timeout)
+	}
+	return err
+}
+
+// enter waits for one of the places for statements.
+func (s *Store) enter(ctx, within context.Context) error {
+	select {
+	case s.places <- struct{}{}:
+	default:
+		select {
+		case s.places <- struct{}{}:
+		case <-ctx.Done():
+			return contract.Ended(ctx)
+		case <-within.Done():
+			return fmt.Errorf("%w: %d statements are still without an answer", tierlock.ErrUnavailable, cap(s.places))
+		case <-s.quit:
+			return classed(errClosed)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		<-s.places
+		return classed(errClosed)
+	}
+	s.calls.Add(1)
+	return nil
+}
+
+func (s *Store) leave() {
+	s.calls.Done()
+	<-s.places
+}
+
+// write executes a prepared writing statement, and again after what has rolled
+// it back. It returns the number that the statement put into LAST_INSERT_ID,
+// which comes with the answer itself and so belongs to no session.
+func (s *Store) write(ctx context.Context, srv *server, query string, args ...any) (number int64, err error) {
+	err = again(ctx, func() error {
+		stmt, err := s.prepared(ctx, srv.prefix+query)
+		if err != nil {
+			return err
+		}
+		res, err := stmt.ExecContext(ctx, args...)
+		if err == nil {
+			number, err = res.LastInsertId()
+		}
+		return err
+	})
+	return number, err
+}
+
+// again repeats what was rolled back.
+func again(ctx context.Context, f func() error) error {
+	for try := 1; ; try++ {
+		err := f()
+		if err == nil || !repeatable(err) || try == 5 {
+			return err
+		}
+		pause := time.NewTimer(time.Duration(try) * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		}
+	}
+}
+
+// prepared gives a statement that database/sql prepares on each connection that
+// it comes to use it on.
+func (s *Store) prepared(ctx context.Context, query string) (*sqlx.Stmt, error) {
+	if stmt, ok := s.stmts.Load(query); ok {
+		return stmt.(*sqlx.Stmt), nil
+	}
+	stmt, err := s.db.PreparexContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if other, ok := s.stmts.LoadOrStore(query, stmt); ok {
+		stmt.Close()
+		return other.(*sqlx.Stmt), nil
+	}
+	return stmt, nil
+}

@@ -1,0 +1,106 @@
+package mysqlstore
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// A hold of an explicit holder may have several leases: they stand in the
+// column entries of the lock's row, each with its end, and the row expires with
+// the last of them. Few holds are of this kind, and few calls change one at the
+// same time. So the set is read, changed here and written back on the condition
+// that the row is still as it was read.
+
+// maxTries bounds how often a change is begun anew because another came between.
+const maxTries = 20
+
+// join tries to enter the hold that is there. It is not done where the lock is
+// free, and has to be taken.
+func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResult, done bool, err error) {
+	req := a.req
+	for range maxTries {
+		r, err := s.read(ctx, &req.Name)
+		if err != nil {
+			return res, false, err
+		}
+		if !r.live() {
+			return res, false, nil
+		}
+		inside := r.entries()
+		if len(inside) == 0 || string(r.Holder) != req.Token.Holder {
+			return r.held(), true, nil
+		}
+		stored := r.token()
+		if stored.IsZero() {
+			return res, false, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
+		}
+		end := r.Now + req.TTL.Microseconds()
+		inside[req.Token.Lease] = max(inside[req.Token.Lease], end)
+		server, err := s.rewrite(ctx, a.srv, &req.Name, &r, inside, noSooner, end, a.bound)
+		switch {
+		case err != nil:
+			return res, false, err
+		case server == 0 && r.Now > a.bound:
+			return res, false, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+		case server == 0:
+			continue
+		}
+		if stored.Lease == req.Token.Lease {
+			return tierlock.AcquireResult{Granted: true, Token: stored}, true, nil
+		}
+		t := contract.WithFence(req.Token, stored.Fence)
+		return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, true, nil
+	}
+	return res, false, crowded()
+}
+
+// change changes the entries of an explicit hold that a lease belongs to, or
+// says why there is nothing to change. edit changes them and gives the end of the
+// row.
+func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease string,
+	edit func(r *row, inside entries) (which string, end int64)) (tierlock.Ownership, error) {
+	for range maxTries {
+		r, err := s.read(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		state, owned := r.state(lease, true)
+		if !owned {
+			return state, nil
+		}
+		inside := r.entries()
+		which, end := edit(&r, inside)
+		server, err := s.rewrite(ctx, srv, n, &r, inside, which, end, math.MaxInt64)
+		if err != nil {
+			return 0, err
+		}
+		if server != 0 {
+			return tierlock.LeaseOwned, nil
+		}
+	}
+	return 0, crowded()
+}
+
+// Which of two ends a row gets: its own or another.
+const (
+	noSooner = "GREATEST"
+	noLater  = "LEAST"
+)
+
+// rewrite gives an explicit hold other entries and another end, a time that was
+// read from the server, if its row is still as it was read, and it is not later
+// than bound. It returns a time of the server's, or 0 where nothing was changed.
+func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound int64) (int64, error) {
+	return s.write(ctx, srv, "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID("+now+")>0,epoch,0),"+
+		"expire_at="+which+"(expire_at,TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND) WHERE "+
+		named+" AND attempt=? AND entries=? AND "+live+" AND "+notLater,
+		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound)
+}
+
+func crowded() error {
+	return fmt.Errorf("%w: too many leases of one holder come and go at the same time", tierlock.ErrUnavailable)
+}

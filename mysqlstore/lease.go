@@ -1,0 +1,108 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// Release implements [tierlock.Store]. The row stays, free, and keeps its
+// fence; the clean-up takes it away later.
+func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
+	until := time.Now().Add(s.timeout)
+	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease)); err != nil {
+		return 0, invalid("release", req.Name, err)
+	}
+	// No lease is longer, so a longer time to keep it would shorten none either.
+	// Rounded up to what the column holds.
+	req.Keep = min((req.Keep + time.Microsecond - 1).Truncate(time.Microsecond), contract.MaxTTL)
+	srv, err := s.ready(ctx, until)
+	if err != nil {
+		return 0, failed("release", req.Name, err)
+	}
+	state, err := call(s, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
+		if req.Explicit {
+			return s.giveUp(ctx, srv, &req)
+		}
+		return s.release(ctx, srv, &req)
+	})
+	if err != nil {
+		return 0, failed("release", req.Name, err)
+	}
+	return state, nil
+}
+
+// Each answers with a number that depends on the row, so that it is given for a
+// row only.
+const (
+	releaseNow   = "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0),expire_at=" + released + " WHERE " + ours
+	releaseLater = "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0)," +
+		"expire_at=LEAST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND) WHERE " + ours
+	ours = named + " AND lease_id=? AND entries IS NULL AND " + live
+)
+
+func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
+	query, args := releaseNow, make([]any, 0, 5)
+	if req.Keep > 0 {
+		query, args = releaseLater, append(args, req.Keep.Microseconds())
+	}
+	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease)
+	for {
+		number, err := s.write(ctx, srv, query, args...)
+		if err != nil {
+			return 0, err
+		}
+		if number != 0 {
+			return tierlock.LeaseOwned, nil
+		}
+		r, err := s.read(ctx, &req.Name)
+		if err != nil {
+			return 0, err
+		}
+		// Granted again between the two statements: once more.
+		if state, owned := r.state(req.Lease, false); !owned {
+			return state, nil
+		}
+	}
+}
+
+// giveUp takes a lease out of an explicit hold, which ends with its last.
+func (s *Store) giveUp(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
+	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
+		delete(inside, req.Lease)
+		// What the others still need, and what is to be kept, but no more than
+		// there is.
+		need := inside.last()
+		if req.Keep > 0 {
+			need = max(need, r.Now+req.Keep.Microseconds())
+		}
+		return noLater, max(need, releasedAt)
+	})
+}
+
+// Inspect implements [tierlock.Store]. It is one read that takes no lock.
+func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {
+	until := time.Now().Add(s.timeout)
+	if err := contract.CheckName(name); err != nil {
+		return tierlock.Record{}, invalid("inspect", name, err)
+	}
+	_, err := s.ready(ctx, until)
+	if err != nil {
+		return tierlock.Record{}, failed("inspect", name, err)
+	}
+	r, err := call(s, ctx, until, func(ctx context.Context) (row, error) { return s.read(ctx, &name) })
+	if err != nil {
+		return tierlock.Record{}, failed("inspect", name, err)
+	}
+	if !r.live() {
+		return tierlock.Record{}, nil
+	}
+	rec := tierlock.Record{Held: true, Token: r.token(), Left: r.left(), Holds: 1}
+	if r.Entries != nil {
+		rec.Holds = max(len(r.entries()), 1)
+	}
+	return rec, nil
+}

@@ -1,0 +1,179 @@
+package mysqlstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// maxBatch is how many leases one statement renews. It holds the locks of their
+// rows until it is committed, so it must not take long.
+const maxBatch = 250
+
+// batch is renewals that go into one statement: of one resource, with one TTL,
+// in the order of the primary key, as all batches lock their rows.
+type batch struct {
+	namespace, resource string
+	ttl                 time.Duration
+	index               []int // of the requests
+}
+
+// Renew implements [tierlock.Store]. One statement renews up to 250 leases of a
+// resource, and a second is needed only where not all of them were renewed.
+// CallTimeout bounds them all together.
+func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
+	until := time.Now().Add(s.timeout)
+	results := make([]tierlock.RenewResult, len(reqs))
+	var todo []int
+	for i, req := range reqs {
+		if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Lease)); err != nil {
+			results[i].Err = invalid("renew", req.Name, err)
+			continue
+		}
+		todo = append(todo, i)
+	}
+	if todo == nil {
+		return results
+	}
+	srv, err := s.ready(ctx, until)
+	if err != nil {
+		for _, i := range todo {
+			results[i].Err = failed("renew", reqs[i].Name, err)
+		}
+		return results
+	}
+	var batches sync.WaitGroup
+	limit := make(chan struct{}, 4) // of the places: the rest is for others
+	for _, b := range batched(reqs, todo) {
+		limit <- struct{}{}
+		batches.Go(func() {
+			defer func() { <-limit }()
+			states, err := call(s, ctx, until, func(ctx context.Context) ([]tierlock.Ownership, error) {
+				if req := &reqs[b.index[0]]; req.Explicit {
+					state, err := s.prolong(ctx, srv, req)
+					return []tierlock.Ownership{state}, err
+				}
+				return s.renew(ctx, srv, reqs, b)
+			})
+			for n, i := range b.index {
+				if err != nil {
+					results[i].Err = failed("renew", reqs[i].Name, err)
+					continue
+				}
+				results[i].State = states[n]
+			}
+		})
+	}
+	batches.Wait()
+	return results
+}
+
+// batched sorts requests into batches. Explicit holds go by themselves, and so
+// does a second request for the same key.
+func batched(reqs []tierlock.RenewRequest, todo []int) []batch {
+	slices.SortStableFunc(todo, func(i, j int) int {
+		a, b := &reqs[i], &reqs[j]
+		return cmp.Or(cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Resource, b.Name.Resource),
+			cmp.Compare(a.TTL, b.TTL), cmp.Compare(a.Name.Key, b.Name.Key))
+	})
+	var all []batch
+	var last *batch
+	for _, i := range todo {
+		r := &reqs[i]
+		if last != nil && !r.Explicit && last.namespace == r.Name.Namespace && last.resource == r.Name.Resource &&
+			last.ttl == r.TTL && len(last.index) < maxBatch && reqs[last.index[len(last.index)-1]].Name.Key != r.Name.Key {
+			last.index = append(last.index, i)
+			continue
+		}
+		all = append(all, batch{r.Name.Namespace, r.Name.Resource, r.TTL, []int{i}})
+		last = nil
+		if !r.Explicit {
+			last = &all[len(all)-1]
+		}
+	}
+	return all
+}
+
+// renew renews a batch. Where the number of rows that were changed is that of
+// the batch, all were; else what was is read: a lease that is there after the
+// statement was there before it, too.
+//
+// The index is named, since a server may think that a long list is better
+// looked up by reading the whole table, and would lock all of it.
+func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
+	q := make(statement, 0, 256+len(b.index)*96)
+	q.add(srv.prefix, "UPDATE lock_record FORCE INDEX (PRIMARY) SET expire_at=GREATEST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ")
+	q.int(b.ttl.Microseconds())
+	q.add(" MICROSECOND) WHERE ")
+	keys := func() {
+		q.add("namespace=")
+		q.text(b.namespace)
+		q.add(" AND resource_id=")
+		q.text(b.resource)
+		q.add(" AND business_id IN (")
+		list(&q, b.index, func(i int) { q.text(reqs[i].Name.Key) })
+		q.add(")")
+	}
+	keys()
+	q.add(" AND lease_id=CASE business_id")
+	for _, i := range b.index {
+		q.add(" WHEN ")
+		q.text(reqs[i].Name.Key)
+		q.add(" THEN ")
+		q.text(reqs[i].Lease)
+	}
+	q.add(" END AND entries IS NULL AND ", live)
+	var changed int64
+	err := again(ctx, func() error {
+		res, err := s.db.ExecContext(ctx, q.String())
+		if err == nil {
+			changed, err = res.RowsAffected()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	states := make([]tierlock.Ownership, len(b.index))
+	if changed == int64(len(b.index)) {
+		for n := range states {
+			states[n] = tierlock.LeaseOwned
+		}
+		return states, nil
+	}
+	var found []struct {
+		Key string `db:"business_id"`
+		row
+	}
+	q = append(q[:0], "SELECT business_id, "+columns[len("SELECT "):]...)
+	keys()
+	if err := s.db.SelectContext(ctx, &found, q.String()); err != nil {
+		return nil, err
+	}
+	rows := make(map[string]*row, len(found))
+	for i := range found {
+		rows[found[i].Key] = &found[i].row
+	}
+	for n, i := range b.index {
+		states[n] = tierlock.LeaseGone
+		if r := rows[reqs[i].Name.Key]; r != nil {
+			states[n], _ = r.state(reqs[i].Lease, false)
+		}
+	}
+	return states, nil
+}
+
+// prolong renews a lease of an explicit hold.
+func (s *Store) prolong(ctx context.Context, srv *server, req *tierlock.RenewRequest) (tierlock.Ownership, error) {
+	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
+		end := r.Now + req.TTL.Microseconds()
+		inside[req.Lease] = max(inside[req.Lease], end)
+		return noSooner, end
+	})
+}

@@ -1,0 +1,130 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// row is a row of lock_record as it is read. Times are microseconds of Unix
+// time, by the server's clock.
+type row struct {
+	Lease    []byte `db:"lease_id"`
+	Holder   []byte `db:"holder_id"`
+	Attempt  uint64 `db:"attempt"`
+	Entries  []byte `db:"entries"`
+	Token    []byte `db:"token"`
+	ExpireAt int64  `db:"expires"`
+	Now      int64  `db:"now"`
+}
+
+const columns = "SELECT lease_id, holder_id, attempt, entries, token, " +
+	"TIMESTAMPDIFF(MICROSECOND,'1970-01-01',expire_at) AS expires, " + now + " AS now FROM lock_record WHERE "
+
+// read reads a row without locking it, and learns the server's clock. The zero
+// row stands for none: it has expired long ago.
+func (s *Store) read(ctx context.Context, n *tierlock.Name) (row, error) {
+	var r row
+	stmt, err := s.prepared(ctx, columns+named)
+	if err != nil {
+		return r, err
+	}
+	era, began := s.era.Load(), time.Now()
+	err = stmt.GetContext(ctx, &r, n.Namespace, n.Resource, n.Key)
+	if errors.Is(err, sql.ErrNoRows) {
+		return row{}, nil
+	}
+	if err == nil {
+		s.learn(began, r.Now, era)
+	}
+	return r, err
+}
+
+// clockNow reads the server's clock.
+func (s *Store) clockNow(ctx context.Context) (int64, error) {
+	var server int64
+	era, began := s.era.Load(), time.Now()
+	err := s.db.GetContext(ctx, &server, "SELECT "+now)
+	if err == nil {
+		s.learn(began, server, era)
+	}
+	return server, err
+}
+
+// askClock reads the server's clock as a call of its own.
+func (s *Store) askClock(ctx context.Context, until time.Time) error {
+	_, err := call(s, ctx, until, s.clockNow)
+	return err
+}
+
+// live tells whether anybody held the lock when the row was read.
+func (r *row) live() bool { return r.ExpireAt > r.Now }
+
+// left is how long its lease lasts.
+func (r *row) left() time.Duration { return time.Duration(r.ExpireAt-r.Now) * time.Microsecond }
+
+func (r *row) token() tierlock.Token { return contract.ReadToken(string(r.Token)) }
+
+// held is the answer to an acquire that found the lock held.
+func (r *row) held() tierlock.AcquireResult {
+	return tierlock.AcquireResult{Token: r.token(), Left: r.left()}
+}
+
+// entries is the leases of an explicit hold, each with its end. A hold of
+// another kind has none.
+type entries map[string]int64
+
+// entries gives the living leases of an explicit hold. It is nil where the hold
+// is of another kind, and empty where all have been given up and the lock is
+// only kept.
+func (r *row) entries() entries {
+	if r.Entries == nil {
+		return nil
+	}
+	all := make(entries)
+	if json.Unmarshal(r.Entries, &all) != nil {
+		return nil // written by nobody here: nobody enters
+	}
+	for lease, end := range all {
+		if end <= r.Now {
+			delete(all, lease)
+		}
+	}
+	return all
+}
+
+// last is the latest end of all, 0 for none.
+func (e entries) last() (end int64) {
+	for _, at := range e {
+		end = max(end, at)
+	}
+	return end
+}
+
+// text is the stored form.
+func (e entries) text() string {
+	b, _ := json.Marshal(e) // cannot fail
+	return string(b)
+}
+
+// state is the answer about a lease that a statement did not find to be the
+// owner; retry says that by now it is.
+func (r *row) state(lease string, explicit bool) (state tierlock.Ownership, owned bool) {
+	if !r.live() {
+		return tierlock.LeaseGone, false
+	}
+	if explicit {
+		_, owned = r.entries()[lease]
+	} else {
+		owned = r.Entries == nil && string(r.Lease) == lease
+	}
+	if owned {
+		return tierlock.LeaseOwned, true
+	}
+	return tierlock.LeaseTaken, false
+}

@@ -1,0 +1,86 @@
+package mysqlstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// server is what has to be known of a server before the first lock.
+type server struct {
+	version string
+	// prefix goes before each writing statement, and bounds its wait for a row
+	// that another transaction holds, where the server knows a way to do so.
+	prefix string
+	// lockWait is that bound.
+	lockWait time.Duration
+}
+
+// ask finds out what the server is, and refuses one that the statements would
+// not be right on.
+func (s *Store) ask(ctx context.Context) (*server, error) {
+	if srv := s.server.Load(); srv != nil {
+		return srv, nil
+	}
+	var row struct {
+		Version    string  `db:"version"`
+		Autocommit int     `db:"autocommit"`
+		LockWait   int64   `db:"lock_wait"`
+		Now        int64   `db:"now"`
+		Slept      float64 `db:"slept"`
+		Passed     int64   `db:"passed"`
+	}
+	era, began := s.era.Load(), time.Now()
+	err := s.db.GetContext(ctx, &row, "SELECT @@version AS version, @@session.autocommit AS autocommit, "+
+		"@@session.innodb_lock_wait_timeout AS lock_wait, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed")
+	if err != nil {
+		return nil, err
+	}
+	s.learn(began, row.Now, era)
+	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second}
+	maria := strings.Contains(strings.ToLower(row.Version), "mariadb")
+	oldest := [3]int{8, 0, 19}
+	if maria {
+		oldest = [3]int{10, 6, 0}
+	}
+	if older(row.Version, oldest) {
+		return nil, misfit("the server is version %s, wanted MySQL 8.0.19 or MariaDB 10.6, or later", row.Version)
+	}
+	if row.Autocommit != 1 {
+		return nil, misfit("autocommit is off in the sessions of the pool, so no statement would take effect: remove it from the DSN or from init_connect")
+	}
+	if row.Passed < 5000 {
+		return nil, misfit("SYSDATE stands still within a statement, so a late statement could not be told: remove sysdate-is-now from the server's options")
+	}
+	if srv.lockWait > time.Second {
+		if maria {
+			srv.prefix, srv.lockWait = "SET STATEMENT innodb_lock_wait_timeout=1 FOR ", time.Second
+		} else {
+			s.log.Warn("tierlock: mysql: a statement may wait long for a row, and take effect after its caller has gone; add innodb_lock_wait_timeout=1 to the parameters of the DSN",
+				"innodb_lock_wait_timeout", fmt.Sprint(srv.lockWait))
+		}
+	}
+	s.server.Store(srv)
+	return srv, nil
+}
+
+// older compares a version such as "10.11.6-MariaDB-log" with a number. A
+// server may claim to be an old MySQL before it says which MariaDB it is:
+// "5.5.5-10.6.16-MariaDB".
+func older(version string, than [3]int) bool {
+	version = strings.TrimPrefix(version, "5.5.5-")
+	version, _, _ = strings.Cut(version, "-")
+	parts := strings.SplitN(version, ".", 3)
+	for i, want := range than {
+		got := 0
+		if i < len(parts) {
+			got, _ = strconv.Atoi(parts[i])
+		}
+		if got != want {
+			return got < want
+		}
+	}
+	return false
+}

@@ -1,0 +1,192 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// Options configures a Store. The zero value is good for most.
+type Options struct {
+	// CallTimeout bounds each call, also where its ctx has no deadline.
+	// 0 means 500 ms.
+	CallTimeout time.Duration
+	// MaxCalls bounds the statements that are under way at once, and so the
+	// connections that the store takes from the pool. 0 means 32.
+	MaxCalls int
+	// Logger hears of settings of the server that weaken the store, of
+	// processes that ended without giving up their locks, and of a clean-up
+	// that fails. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// check returns what is wrong with o.
+func (o Options) check() error {
+	var problems []error
+	if o.CallTimeout < 0 {
+		problems = append(problems, fmt.Errorf("Options.CallTimeout is negative: %v", o.CallTimeout))
+	}
+	if o.MaxCalls < 0 {
+		problems = append(problems, fmt.Errorf("Options.MaxCalls is negative: %d", o.MaxCalls))
+	}
+	return errors.Join(problems...)
+}
+
+// Store is a [tierlock.Store] over a database. It is made by [New] and is safe
+// for concurrent use.
+//
+// No method but Migrate outlasts its ctx or Options.CallTimeout. An error wraps
+// [tierlock.ErrUnavailable], [tierlock.ErrLate] or
+// [tierlock.ErrMisconfigured]; one that was caused by the ctx also wraps the
+// ctx's error and cause.
+type Store struct {
+	db      *sqlx.DB
+	timeout time.Duration
+	log     *slog.Logger
+	made    time.Time // where local time begins
+	wrong   error     // what is wrong with how the store was made
+
+	clock contract.Clock
+	era   atomic.Uint64 // of connections, see contract.Clock
+	// floor is the latest time of the server that this process knows of, in
+	// microseconds: the fence of a row that is made anew is not below it, should
+	// the server's clock be stepped back.
+	floor  atomic.Int64
+	asking singleflight.Group
+	server atomic.Pointer[server]
+	stmts  sync.Map // prepared, by text
+
+	places chan struct{} // one for each call under way
+	quit   chan struct{} // closed by Close
+
+	mu     sync.Mutex // guards closed, and calls against Close
+	closed bool
+	calls  sync.WaitGroup
+}
+
+var (
+	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Lingering = (*Store)(nil)
+)
+
+// New makes a store over a pool of the caller's, which may serve other purposes
+// too and must stay open until the store is closed. New does no I/O; the tables
+// have to be there when the first lock is taken, see [Schema].
+//
+// A nil pool or bad options make every call return an error that says so.
+func New(db *sqlx.DB, opt Options) *Store {
+	s := &Store{
+		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
+		quit: make(chan struct{}), wrong: opt.check(),
+	}
+	if db == nil {
+		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
+	}
+	if s.wrong != nil {
+		s.wrong = fmt.Errorf("%w: %w", tierlock.ErrMisconfigured, s.wrong)
+	}
+	if s.timeout <= 0 {
+		s.timeout = 500 * time.Millisecond
+	}
+	if opt.MaxCalls <= 0 {
+		opt.MaxCalls = 32
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	s.places = make(chan struct{}, opt.MaxCalls)
+	return s
+}
+
+// Close ends the store, but not the pool. Calls that are under way end within
+// CallTimeout, and Close returns when they have. It is idempotent.
+func (s *Store) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.quit)
+	}
+	s.mu.Unlock()
+	s.calls.Wait()
+	s.stmts.Range(func(_, stmt any) bool {
+		stmt.(*sqlx.Stmt).Close()
+		return true
+	})
+	s.stmts.Clear()
+}
+
+// Tier is tierlock.MySQL.
+func (s *Store) Tier() tierlock.Tier { return tierlock.MySQL }
+
+// Guarantee is tierlock.FencedOnly.
+func (s *Store) Guarantee() tierlock.Guarantee { return tierlock.FencedOnly }
+
+// Linger is how long after a call was given up the server may still execute it:
+// as long as a statement may wait for a row that another transaction holds.
+func (s *Store) Linger() time.Duration {
+	wait := time.Second
+	if srv := s.server.Load(); srv != nil {
+		wait = srv.lockWait
+	}
+	return wait + s.timeout
+}
+
+// local is t in microseconds since the store was made.
+func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
+
+// learn takes in a time of the server's, read between began and now.
+func (s *Store) learn(began time.Time, server int64, era uint64) {
+	s.clock.Learn(s.local(began), s.local(time.Now()), server, era)
+	s.raise(server)
+}
+
+// raise makes the floor at least the given time.
+func (s *Store) raise(server int64) {
+	for {
+		known := s.floor.Load()
+		if server <= known || s.floor.CompareAndSwap(known, server) {
+			return
+		}
+	}
+}
+
+// ready makes sure that the server has been asked what has to be known of it.
+func (s *Store) ready(ctx context.Context, until time.Time) (*server, error) {
+	if s.wrong != nil {
+		return nil, s.wrong
+	}
+	if srv := s.server.Load(); srv != nil {
+		return srv, nil
+	}
+	if ctx.Err() != nil {
+		return nil, contract.Ended(ctx)
+	}
+	// One asks for all. It has a deadline of its own: the first to ask may be
+	// the first to leave.
+	asked := s.asking.DoChan("server", func() (any, error) {
+		return call(s, context.WithoutCancel(ctx), time.Now().Add(s.timeout), s.ask)
+	})
+	limit := time.NewTimer(time.Until(until))
+	defer limit.Stop()
+	select {
+	case res := <-asked:
+		if res.Err != nil {
+			return nil, res.Err
+		}
+		return res.Val.(*server), nil
+	case <-ctx.Done():
+		return nil, contract.Ended(ctx)
+	case <-limit.C:
+		return nil, fmt.Errorf("%w: no answer within %v", tierlock.ErrUnavailable, s.timeout)
+	}
+}
