@@ -31,14 +31,17 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 		Now        int64   `db:"now"`
 		Slept      float64 `db:"slept"`
 		Passed     int64   `db:"passed"`
+		Floor      int64   `db:"floor"`
 	}
 	era, began := s.era.Load(), time.Now()
 	err := s.db.GetContext(ctx, &row, "SELECT @@version AS version, @@session.autocommit AS autocommit, "+
-		"@@session.innodb_lock_wait_timeout AS lock_wait, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed")
+		"@@session.innodb_lock_wait_timeout AS lock_wait, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed, "+
+		"COALESCE((SELECT MAX(floor) FROM lock_member), 0) AS floor")
 	if err != nil {
 		return nil, err
 	}
 	s.learn(began, row.Now, era)
+	s.raise(row.Floor)
 	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second}
 	maria := strings.Contains(strings.ToLower(row.Version), "mariadb")
 	oldest := [3]int{8, 0, 19}

@@ -66,6 +66,9 @@ type Store struct {
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text
 
+	pace    pace
+	members sync.WaitGroup // registered processes
+
 	places chan struct{} // one for each call under way
 	quit   chan struct{} // closed by Close
 
@@ -77,6 +80,7 @@ type Store struct {
 var (
 	_ tierlock.Store     = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
+	_ tierlock.Registrar = (*Store)(nil)
 )
 
 // New makes a store over a pool of the caller's, which may serve other purposes
@@ -87,7 +91,7 @@ var (
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
 		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
-		quit: make(chan struct{}), wrong: opt.check(),
+		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
 	if db == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
@@ -117,6 +121,7 @@ func (s *Store) Close() {
 		close(s.quit)
 	}
 	s.mu.Unlock()
+	s.members.Wait()
 	s.calls.Wait()
 	s.stmts.Range(func(_, stmt any) bool {
 		stmt.(*sqlx.Stmt).Close()
