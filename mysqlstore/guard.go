@@ -164,8 +164,9 @@ const changedRow = 2
 // rolled the transaction back, and it is to be begun anew.
 //
 // The first transaction for a key inserts its row. If it is rolled back while
-// two others wait for the same key, InnoDB ends all but one of these with 1213;
-// that takes three holders of one lock at once.
+// others wait for the same key, InnoDB ends all but one of these with 1213; so
+// it may for some that arrive while [PruneGuard] deletes the row. That takes
+// three transactions under one key at once, as of one hold that begins several.
 //
 // # Pruning
 //

@@ -32,10 +32,11 @@ WHERE resource_id = UNHEX(?) AND business_id = UNHEX(?) AND used_at < UTC_TIMEST
 // at [Guard].
 //
 // It reads the table once, 500 rows at a time, and locks no row but the one that
-// it deletes, each in a transaction of its own; so it disturbs nobody, may run
-// in several processes at once and may be ended by ctx at any time. A row that
-// some transaction is using is left alone, after the server's lock wait. db is
-// a pool and not a transaction because that would keep all these locks.
+// it deletes, each in a transaction of its own: so it may run in several
+// processes at once, be ended by ctx at any time, and take a while where there
+// is much to delete. A row that some transaction is using is left alone, after
+// the server's lock wait. db is a pool and not a transaction because that would
+// keep all these locks.
 func PruneGuard(ctx context.Context, db *sql.DB) (deleted int64, err error) {
 	var resource, key string // of the last row read; nothing is smaller than these
 	for {

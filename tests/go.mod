@@ -13,6 +13,7 @@ require (
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
+	github.com/jmoiron/sqlx v1.4.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 )
 
