@@ -62,10 +62,12 @@ func call[T any](s *Store, ctx context.Context, until time.Time, f func(context.
 func (s *Store) told(within context.Context, err error) error {
 	if err != nil && within.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 		// Not wrapped: it is not the caller's deadline that has passed.
-		return fmt.Errorf("%w: no answer within %v", tierlock.ErrUnavailable, s.timeout)
+		return fmt.Errorf("%w: %w within %v", tierlock.ErrUnavailable, errNoAnswer, s.timeout)
 	}
 	return err
 }
+
+var errNoAnswer = errors.New("no answer")
 
 // enter waits for one of the places for statements.
 func (s *Store) enter(ctx, within context.Context) error {

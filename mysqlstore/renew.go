@@ -50,7 +50,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	}
 	var batches sync.WaitGroup
 	limit := make(chan struct{}, 4) // of the places: the rest is for others
-	for _, b := range batched(reqs, todo) {
+	for _, b := range batched(reqs, todo, s.alone.now()) {
 		limit <- struct{}{}
 		batches.Go(func() {
 			defer func() { <-limit }()
@@ -61,6 +61,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 				}
 				return s.renew(ctx, srv, reqs, b)
 			})
+			s.alone.learn(reqs, b, err)
 			for n, i := range b.index {
 				if err != nil {
 					results[i].Err = failed("renew", reqs[i].Name, err)
@@ -75,8 +76,23 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 }
 
 // batched sorts requests into batches. Explicit holds go by themselves, and so
-// does a second request for the same key.
-func batched(reqs []tierlock.RenewRequest, todo []int) []batch {
+// do a second request for the same key and what is suspected, which comes last.
+func batched(reqs []tierlock.RenewRequest, todo []int, suspected map[tierlock.Name]time.Time) []batch {
+	var last []batch
+	if len(suspected) > 0 {
+		todo = slices.DeleteFunc(todo, func(i int) bool {
+			r := &reqs[i]
+			if _, ok := suspected[r.Name]; ok {
+				last = append(last, batch{r.Name.Namespace, r.Name.Resource, r.TTL, []int{i}})
+				return true
+			}
+			return false
+		})
+	}
+	return append(together(reqs, todo), last...)
+}
+
+func together(reqs []tierlock.RenewRequest, todo []int) []batch {
 	slices.SortStableFunc(todo, func(i, j int) int {
 		a, b := &reqs[i], &reqs[j]
 		return cmp.Or(cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Resource, b.Name.Resource),

@@ -65,6 +65,7 @@ type Store struct {
 	asking singleflight.Group
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text
+	alone  suspects // of renewals
 
 	pace    pace
 	members sync.WaitGroup // registered processes
