@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
 	"github.com/tierlock/tierlock/mysqlstore"
@@ -35,8 +33,8 @@ func (l *logged) count(what string) int {
 	return strings.Count(l.b.String(), what)
 }
 
-// quick is a store whose background work is quick, and what it logs.
-func quick(t *testing.T, srv *rig.MariaDBServer) (*mysqlstore.Store, *logged) {
+// paced is a store whose background work is quick, and what it logs.
+func paced(t *testing.T, srv *rig.MariaDBServer) (*mysqlstore.Store, *logged) {
 	t.Helper()
 	log := new(logged)
 	opt := calm
@@ -49,31 +47,7 @@ func quick(t *testing.T, srv *rig.MariaDBServer) (*mysqlstore.Store, *logged) {
 func memberID(n int) string { return fmt.Sprintf("%032x", n) }
 
 func register(s *mysqlstore.Store, n int) (leave func(context.Context)) {
-	return s.Register(tierlock.Member{ID: memberID(n), Namespace: "n", App: "app", Host: "host", PID: n, Holds: func() int { return 7 }})
-}
-
-func ask(key, lease string, ttl time.Duration) tierlock.AcquireRequest {
-	return tierlock.AcquireRequest{Name: name(key), TTL: ttl, Budget: 5 * time.Second,
-		Token: tierlock.Token{Lease: lease, ID: lease, Resource: "r", Key: key, Tier: tierlock.MySQL, TTL: ttl}}
-}
-
-func name(key string) tierlock.Name { return tierlock.Name{Namespace: "n", Resource: "r", Key: key} }
-
-func number(t testing.TB, db *sqlx.DB, query string, args ...any) (n int64) {
-	t.Helper()
-	if err := db.Get(&n, query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	return n
-}
-
-func mustAcquire(t testing.TB, s tierlock.Store, req tierlock.AcquireRequest) tierlock.Token {
-	t.Helper()
-	res, err := s.Acquire(t.Context(), req)
-	if err != nil || !res.Granted {
-		t.Fatalf("acquire %s: got %+v, error %v; wanted granted", req.Name, res, err)
-	}
-	return res.Token
+	return s.Register(tierlock.Member{ID: memberID(n), Namespace: "test", App: "app", Host: "host", PID: n, Holds: func() int { return 7 }})
 }
 
 func TestMembersBeatAndLeave(t *testing.T) {
@@ -81,12 +55,12 @@ func TestMembersBeatAndLeave(t *testing.T) {
 	srv := rig.MariaDB(t)
 	migrate(t, srv)
 	db := pool(t, srv.DSN(""))
-	s, _ := quick(t, srv)
+	s, _ := paced(t, srv)
 	leave := register(s, 1)
-	other, _ := quick(t, srv)
+	other, _ := paced(t, srv)
 	register(other, 2)
 	beat := func(n int) int64 {
-		return number(t, db, "SELECT COALESCE(MAX(beat), 0) FROM lock_member WHERE member=? AND namespace='n' AND holds=7 AND floor>0", memberID(n))
+		return number(t, db.DB, "SELECT COALESCE(MAX(beat), 0) FROM lock_member WHERE member=? AND namespace='test' AND holds=7 AND floor>0", memberID(n))
 	}
 	rig.Eventually(t, 10*time.Second, "both beat", func() bool { return beat(1) >= 3 && beat(2) >= 3 })
 	// One is the cleaner, and stays it.
@@ -102,14 +76,14 @@ func TestMembersBeatAndLeave(t *testing.T) {
 		t.Errorf("the cleaner changed from %s to %s; wanted it to stay while it lives", first, now)
 	}
 	leave(t.Context())
-	if n := number(t, db, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)); n != 0 {
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)); n != 0 {
 		t.Errorf("%d rows of a member that left; wanted none", n)
 	}
 	other.Close()
-	if n := number(t, db, "SELECT COUNT(*) FROM lock_member WHERE member<>''"); n != 0 {
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member<>''"); n != 0 {
 		t.Errorf("%d rows of members of a closed store; wanted none", n)
 	}
-	if n := number(t, db, "SELECT COUNT(*) FROM lock_record WHERE expire_at>UTC_TIMESTAMP(6)"); n != 0 {
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE expire_at>UTC_TIMESTAMP(6)"); n != 0 {
 		t.Errorf("%d locks held when all have left; wanted none", n)
 	}
 }
@@ -121,11 +95,11 @@ func TestDeadMembersAreFound(t *testing.T) {
 	srv := rig.MariaDB(t)
 	migrate(t, srv)
 	db := pool(t, srv.DSN(""))
-	living, log := quick(t, srv)
+	living, log := paced(t, srv)
 	register(living, 1)
 	mustAcquire(t, living, ask("living", memberID(1)+"-a", 500*time.Millisecond))
 	// This process beats once and never again.
-	if _, err := db.Exec("INSERT INTO lock_member VALUES ('n', ?, 5, 0, 2, 'app', 'dead', 2, UTC_TIMESTAMP(6))", memberID(2)); err != nil {
+	if _, err := db.Exec("INSERT INTO lock_member VALUES ('test', ?, 5, 0, 2, 'app', 'dead', 2, UTC_TIMESTAMP(6))", memberID(2)); err != nil {
 		t.Fatal(err)
 	}
 	const ttl = 6 * time.Second
@@ -136,13 +110,13 @@ func TestDeadMembersAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	released := func(key string) bool {
-		return number(t, db, "SELECT COUNT(*) FROM lock_record WHERE business_id=? AND expire_at='2000-01-01'", key) == 1
+		return number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE business_id=? AND expire_at='2000-01-01'", key) == 1
 	}
-	rig.Eventually(t, 20*time.Second, "the dead member is reported", func() bool { return log.count("lock=n:r/dead ") == 1 })
+	rig.Eventually(t, 20*time.Second, "the dead member is reported", func() bool { return log.count("lock=test:order:settle/dead ") == 1 })
 	if n := log.count("lock="); n != 1 {
 		t.Errorf("%d locks reported; wanted the one that the dead process holds", n)
 	}
-	if n := number(t, db, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(2)); n != 0 {
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(2)); n != 0 {
 		t.Errorf("the dead member is still on the list")
 	}
 	rig.Eventually(t, 20*time.Second, "its lock is freed", func() bool { return released("dead") })
@@ -152,7 +126,7 @@ func TestDeadMembersAreFound(t *testing.T) {
 	if released("living") {
 		t.Error("the lock of a living process was marked as released")
 	}
-	if n := number(t, db, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)); n != 1 {
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)); n != 1 {
 		t.Error("a living member was taken off the list")
 	}
 	if n := log.count("held by a process"); n != 1 {
@@ -166,15 +140,15 @@ func TestMemberThatWasPaused(t *testing.T) {
 	srv := rig.MariaDB(t)
 	migrate(t, srv)
 	db := pool(t, srv.DSN(""))
-	living, log := quick(t, srv)
+	living, log := paced(t, srv)
 	register(living, 1)
-	if _, err := db.Exec("INSERT INTO lock_member VALUES ('n', ?, 5, 0, 1, 'app', 'paused', 2, UTC_TIMESTAMP(6))", memberID(2)); err != nil {
+	if _, err := db.Exec("INSERT INTO lock_member VALUES ('test', ?, 5, 0, 1, 'app', 'paused', 2, UTC_TIMESTAMP(6))", memberID(2)); err != nil {
 		t.Fatal(err)
 	}
 	paused := open(t, srv.DSN(""), calm)
 	lease := memberID(2) + "-a"
 	mustAcquire(t, paused, ask("k", lease, 6*time.Second))
-	rig.Eventually(t, 20*time.Second, "it is taken for dead", func() bool { return log.count("lock=n:r/k ") == 1 })
+	rig.Eventually(t, 20*time.Second, "it is taken for dead", func() bool { return log.count("lock=test:order:settle/k ") == 1 })
 	for range 16 {
 		time.Sleep(500 * time.Millisecond)
 		res := paused.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: lease, TTL: 6 * time.Second}})
@@ -205,7 +179,7 @@ func TestSweep(t *testing.T) {
 	if n, err := s.Sweep(t.Context()); err != nil || n > 1300 {
 		t.Fatal(n, err)
 	}
-	if n := number(t, db, "SELECT COUNT(*) FROM lock_record WHERE business_id LIKE '%ly' OR business_id IN ('held', 'expired long ago')"); n != 3 {
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE business_id LIKE '%ly' OR business_id IN ('held', 'expired long ago')"); n != 3 {
 		t.Fatalf("%d of the 3 rows that are not old are left", n)
 	}
 	time.Sleep(keep + 3*time.Second) // "expired lately" has, by now
@@ -225,7 +199,7 @@ func TestSweep(t *testing.T) {
 	}
 	// What the fences of the rows that went were is known to a process that
 	// starts now, whatever the server's clock says then.
-	floor := number(t, db, "SELECT floor FROM lock_member WHERE member=''")
+	floor := number(t, db.DB, "SELECT floor FROM lock_member WHERE member=''")
 	if sweeper := s.Floor(); floor == 0 || floor > sweeper {
 		t.Errorf("the floor is %d; wanted a time up to %d", floor, sweeper)
 	}
