@@ -136,12 +136,12 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 // attempt tries once to take or enter the lock.
 func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult, error) {
 	var none tierlock.AcquireResult
-	if a.req.Explicit {
-		if res, done, err := s.join(ctx, a); done || err != nil {
-			return res, err
+	for range 10 {
+		if a.req.Explicit {
+			if res, done, err := s.join(ctx, a); done || err != nil {
+				return res, err
+			}
 		}
-	}
-	for range 3 {
 		era, began := s.era.Load(), time.Now()
 		server, err := s.take(ctx, a)
 		if err != nil {
@@ -167,6 +167,9 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			}
 			return tierlock.AcquireResult{Granted: true, Token: t}, nil
 		case r.live() && string(r.Lease) != a.req.Token.Lease:
+			if a.req.Explicit {
+				continue // taken in between, perhaps by the same holder: to be entered
+			}
 			return r.held(), nil
 		case r.ExpireAt > a.explained && r.ExpireAt > releasedAt && string(r.Lease) != a.req.Token.Lease:
 			// The server's clock was stepped forward past its end.

@@ -124,13 +124,21 @@ func again(ctx context.Context, f func() error) error {
 		if err == nil || !repeatable(err) || try == 5 {
 			return err
 		}
-		pause := time.NewTimer(time.Duration(try) * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !rest(ctx, time.Duration(try)*time.Millisecond) {
 			return err
 		}
+	}
+}
+
+// rest pauses, and tells whether ctx goes on after that.
+func rest(ctx context.Context, d time.Duration) bool {
+	pause := time.NewTimer(d)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"time"
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
@@ -13,16 +15,14 @@ import (
 // column entries of the lock's row, each with its end, and the row expires with
 // the last of them. Few holds are of this kind, and few calls change one at the
 // same time. So the set is read, changed here and written back on the condition
-// that the row is still as it was read.
-
-// maxTries bounds how often a change is begun anew because another came between.
-const maxTries = 20
+// that the row is still as it was read. Where another change came between, it is
+// begun anew after a pause at random, as long as the call may last.
 
 // join tries to enter the hold that is there. It is not done where the lock is
 // free, and has to be taken.
 func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResult, done bool, err error) {
 	req := a.req
-	for range maxTries {
+	for try := 1; ; try++ {
 		r, err := s.read(ctx, &req.Name)
 		if err != nil {
 			return res, false, err
@@ -47,6 +47,9 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 		case server == 0 && r.Now > a.bound:
 			return res, false, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
 		case server == 0:
+			if !rest(ctx, crowdedPause(try)) {
+				return res, false, crowded()
+			}
 			continue
 		}
 		if stored.Lease == req.Token.Lease {
@@ -55,7 +58,6 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 		t := contract.WithFence(req.Token, stored.Fence)
 		return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, true, nil
 	}
-	return res, false, crowded()
 }
 
 // change changes the entries of an explicit hold that a lease belongs to, or
@@ -63,7 +65,7 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 // row.
 func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease string,
 	edit func(r *row, inside entries) (which string, end int64)) (tierlock.Ownership, error) {
-	for range maxTries {
+	for try := 1; ; try++ {
 		r, err := s.read(ctx, n)
 		if err != nil {
 			return 0, err
@@ -81,8 +83,10 @@ func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease
 		if server != 0 {
 			return tierlock.LeaseOwned, nil
 		}
+		if !rest(ctx, crowdedPause(try)) {
+			return 0, crowded()
+		}
 	}
-	return 0, crowded()
 }
 
 // Which of two ends a row gets: its own or another.
@@ -99,6 +103,12 @@ func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *r
 		"expire_at="+which+"(expire_at,"+moment+") WHERE "+
 		named+" AND attempt=? AND entries=? AND "+live+" AND "+notLater,
 		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound)
+}
+
+// crowdedPause is as long as a few changes by others take, and at random so that
+// those who met do not meet again.
+func crowdedPause(try int) time.Duration {
+	return rand.N(time.Duration(min(try, 20)) * time.Millisecond)
 }
 
 func crowded() error {

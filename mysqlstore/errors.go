@@ -66,7 +66,7 @@ func misconfigured(err error) (hint string, ok bool) {
 	switch refused.Number {
 	case 1146: // no such table
 		return "create the tables: see Schema and Migrate", true
-	case 1054, 1136, 1264, 1406, 1364: // unknown column, column count, out of range, too long, no default
+	case 1048, 1054, 1136, 1264, 1364, 1406: // null refused, unknown column, column count, out of range, no default, too long
 		return "the table is not as it has to be: see Schema and Migrate", true
 	case 1044, 1045, 1698, 1130, 1251, 1820, 1862, 4151, 3118: // access denied, host, plugin, password expired, account locked
 		return "", true

@@ -84,6 +84,9 @@ var wanted = map[string]struct {
 // It is bounded by ctx, and by a minute. The error matches
 // [tierlock.ErrMisconfigured] where a table is not as it has to be.
 func (s *Store) Migrate(ctx context.Context) error {
+	if s.wrong != nil {
+		return fmt.Errorf("mysqlstore: migrate: %w", s.wrong)
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var problems []string
