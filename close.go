@@ -67,6 +67,11 @@ func (l *Locker) Close(ctx context.Context) error {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
 	}
 	l.dog.Close()
+	if l.leave != nil {
+		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		l.leave(off)
+		stop()
+	}
 	flush, stop := context.WithTimeout(grace, l.cfg.CallTimeout) // grace may have no end
 	defer stop()
 	l.notify.logs.flush(flush)

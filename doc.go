@@ -44,8 +44,8 @@
 //     nor an outage for contention.
 //   - Fences grow. Each new hold of a key has a larger [Token].Fence, over
 //     releases, expiries and FLUSHALL, and over any step of the store's clock
-//     within a minute of the last grant. A clock that is set back later, or
-//     together with a loss of the data, may give smaller ones.
+//     (on Redis within a minute of the last grant). A clock that is set back
+//     together with a loss of the data, or on Redis later, may give smaller ones.
 //
 // # What is not
 //
@@ -78,6 +78,7 @@
 // [ResourceHandle.Do] in locker.go; the acquire loop in acquire.go and
 // contend.go, with the queue in line.go; the [Store] contract in store.go;
 // package watchdog, which keeps belief; hold.go, where a hold ends; then one
-// store, such as package redisstore. docs/design.md in the repository has the
-// protocols, docs/redis.md is for those who run it on Redis.
+// store, such as package mysqlstore or redisstore. docs/design.md in the
+// repository has the protocols, docs/redis.md and docs/mysql.md are for those who
+// run it.
 package tierlock

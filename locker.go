@@ -34,6 +34,8 @@ type Locker struct {
 	pid                  int
 	leases               atomic.Uint64
 
+	leave func(context.Context) // off the store's list of processes; nil if it keeps none
+
 	holds   holdSet
 	calls   activity // acquisitions
 	queued  atomic.Int64
@@ -188,6 +190,9 @@ func New(cfg Config) (*Locker, error) {
 	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
 	for _, r := range cfg.Resources {
 		l.resources[r.Name] = &ResourceHandle{locker: l, cfg: r}
+	}
+	if r, ok := cfg.Stores[0].(Registrar); ok {
+		l.leave = r.Register(Member{ID: l.member, Namespace: cfg.Namespace, App: cfg.App, Host: host, PID: l.pid, Holds: l.holds.count})
 	}
 	return l, nil
 }

@@ -222,6 +222,30 @@ type Lingering interface {
 	Linger() time.Duration
 }
 
+// Registrar is an optional interface of a Store that keeps a list of the
+// processes that use it, so that the locks of one that died are told from
+// those of one that is only slow.
+type Registrar interface {
+	// Register says that a process begins to use the store. It does no I/O
+	// itself and does not block: the store works on it in the background until
+	// leave is called, after the last hold, or the store is closed. leave returns
+	// when the process is off the list, or its ctx has ended.
+	Register(m Member) (leave func(ctx context.Context))
+}
+
+// Member is a process that uses a store, or rather one Locker in it.
+type Member struct {
+	// ID is what each lease id of the process begins with: 32 hexadecimal digits.
+	ID string
+	// Namespace is that of all its locks.
+	Namespace string
+	// App, Host and PID are as in its tokens.
+	App, Host string
+	PID       int
+	// Holds counts the present holds. It may be called at any time.
+	Holds func() int
+}
+
 // Watcher is an optional interface of a Store that can tell when a key may
 // have become free. Without it waiters poll.
 type Watcher interface {

@@ -31,6 +31,9 @@ type attempt struct {
 	bound int64
 	end   time.Time
 	floor uint64 // the least fence of a new row
+	// explained is what the server's clock can show, as far as this process
+	// knows: a lease of another that ends later has not ended.
+	explained int64
 	// The token's JSON, around what only the server knows.
 	head, tail string
 }
@@ -55,9 +58,7 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 		return none, invalid("acquire", req.Name, err)
 	}
 	req.Token = contract.Storable(req.Token, tierlock.MySQL)
-	a := &attempt{req: &req, id: rand.Uint64()}
-	a.head = string(contract.AppendText([]byte(`{"lease":`), req.Token.Lease)) + `,"fence":"`
-	a.tail = string(contract.AppendRest(nil, &req.Token))
+	a := newAttempt(&req)
 	if size := len(a.head) + len(a.tail); size > maxToken {
 		return none, invalid("acquire", req.Name, fmt.Errorf("token is %d bytes as JSON, wanted at most %d", size, maxToken))
 	}
@@ -66,6 +67,13 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 		return none, failed("acquire", req.Name, err)
 	}
 	return res, nil
+}
+
+func newAttempt(req *tierlock.AcquireRequest) *attempt {
+	return &attempt{req: req, id: rand.Uint64(),
+		head: string(contract.AppendText([]byte(`{"lease":`), req.Token.Lease)) + `,"fence":"`,
+		tail: string(contract.AppendRest(nil, &req.Token)),
+	}
 }
 
 func checkLease(lease string) error {
@@ -109,6 +117,9 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		// The bound counts from the beginning of the call, not of this try.
 		a.bound, a.end = s.local(sent)+offset+budget.Microseconds(), sent.Add(budget)
 		a.floor = fenceOf(s.floor.Load())
+		if a.explained, known = s.clock.Explained(s.local(began)); !known {
+			a.explained = never
+		}
 		res, err := call(s, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
 		})
@@ -161,6 +172,10 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			if a.req.Explicit {
 				continue // taken in between, perhaps by the same holder: to be entered
 			}
+			return r.held(), nil
+		case r.ExpireAt > a.explained && r.ExpireAt > releasedAt && string(r.Lease) != a.req.Token.Lease:
+			// The server's clock was stepped forward past its end.
+			r.Now = a.explained
 			return r.held(), nil
 		}
 		if r.Now == 0 { // no row: only lateness keeps one from being made
@@ -222,7 +237,7 @@ func takeStatement(entries string) string {
 		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
 		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
 		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + notLater +
-		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=UTC_TIMESTAMP(6) OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
+		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=LEAST(UTC_TIMESTAMP(6)," + moment + ") OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
 		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
 		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
 		"IF(LAST_INSERT_ID(0)=0,epoch,0))"
@@ -247,7 +262,7 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 		query = takeExplicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
-	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.bound)
+	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.explained, a.bound)
 	return s.write(ctx, a.srv, query, args...)
 }
 

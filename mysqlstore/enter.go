@@ -100,7 +100,7 @@ const (
 // than bound. It returns a time of the server's, or 0 where nothing was changed.
 func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound int64) (int64, error) {
 	return s.write(ctx, srv, "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID("+now+")>0,epoch,0),"+
-		"expire_at="+which+"(expire_at,TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND) WHERE "+
+		"expire_at="+which+"(expire_at,"+moment+") WHERE "+
 		named+" AND attempt=? AND entries=? AND "+live+" AND "+notLater,
 		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound)
 }

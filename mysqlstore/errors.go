@@ -93,8 +93,8 @@ func repeatable(err error) bool {
 }
 
 // cut tells the failures after which the next connection may lead to another
-// server: all that a server did not send.
+// server: all that neither a server sent nor the store found in an answer.
 func cut(err error) bool {
 	var refused *mysql.MySQLError
-	return !errors.As(err, &refused)
+	return !errors.As(err, &refused) && !errors.Is(err, tierlock.ErrLate) && !errors.Is(err, tierlock.ErrMisconfigured)
 }

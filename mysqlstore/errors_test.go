@@ -68,6 +68,7 @@ func TestMisconfigured(t *testing.T) {
 		{what: "no SELECT", dsn: dsn, spoil: "REVOKE SELECT ON tierlock.lock_record FROM app@'127.0.0.1'", mend: grants,
 			only: "inspect", says: []string{"SELECT", "DELETE on lock_record"}},
 		{what: "autocommit is off", dsn: srv.DSN("autocommit=0"), says: []string{"autocommit is off", "DSN"}},
+		{what: "names would be converted", dsn: srv.DSN("character_set_connection=latin1"), says: []string{"character_set_connection", "DSN"}},
 		{what: "unknown variable in the DSN", dsn: srv.DSN("no_such_variable=1"), says: []string{"1193", "no_such_variable"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -31,14 +31,19 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 		Now        int64   `db:"now"`
 		Slept      float64 `db:"slept"`
 		Passed     int64   `db:"passed"`
+		Floor      int64   `db:"floor"`
+		Converts   bool    `db:"converts"`
 	}
 	era, began := s.era.Load(), time.Now()
 	err := s.db.GetContext(ctx, &row, "SELECT @@version AS version, @@session.autocommit AS autocommit, "+
-		"@@session.innodb_lock_wait_timeout AS lock_wait, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed")
+		"@@session.innodb_lock_wait_timeout AS lock_wait, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed, "+
+		"@@session.character_set_client<>@@session.character_set_connection AS converts, "+
+		"COALESCE((SELECT MAX(floor) FROM lock_member), 0) AS floor")
 	if err != nil {
 		return nil, err
 	}
 	s.learn(began, row.Now, era)
+	s.raise(row.Floor)
 	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second}
 	maria := strings.Contains(strings.ToLower(row.Version), "mariadb")
 	oldest := [3]int{8, 0, 19}
@@ -50,6 +55,9 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 	}
 	if row.Autocommit != 1 {
 		return nil, misfit("autocommit is off in the sessions of the pool, so no statement would take effect: remove it from the DSN or from init_connect")
+	}
+	if row.Converts {
+		return nil, misfit("character_set_connection is not character_set_client in the sessions of the pool, so names would be converted, and two become one: remove it from the DSN")
 	}
 	if row.Passed < 5000 {
 		return nil, misfit("SYSDATE stands still within a statement, so a late statement could not be told: remove sysdate-is-now from the server's options")

@@ -32,6 +32,10 @@ const (
 	// past a bound in microseconds of Unix time, a parameter. What makes the
 	// passed time doubtful counts as late.
 	notLater = passed + " BETWEEN 0 AND ?-" + now
+	// moment is a time of the server's that was read from it, a parameter in
+	// microseconds of Unix time; never lies behind all of them.
+	moment = "TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND"
+	never  = 250_000_000_000_000_000
 	// live tells a row that somebody holds, by the clock of the moment.
 	live = "expire_at > UTC_TIMESTAMP(6) + INTERVAL " + passed + " MICROSECOND"
 )

@@ -67,6 +67,9 @@ type Store struct {
 	stmts  sync.Map // prepared, by text
 	alone  suspects // of renewals
 
+	pace    pace
+	members sync.WaitGroup // registered processes
+
 	places chan struct{} // one for each call under way
 	quit   chan struct{} // closed by Close
 
@@ -78,6 +81,7 @@ type Store struct {
 var (
 	_ tierlock.Store     = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
+	_ tierlock.Registrar = (*Store)(nil)
 )
 
 // New makes a store over a pool of the caller's, which may serve other purposes
@@ -88,7 +92,7 @@ var (
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
 		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
-		quit: make(chan struct{}), wrong: opt.check(),
+		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
 	if db == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
@@ -118,6 +122,7 @@ func (s *Store) Close() {
 		close(s.quit)
 	}
 	s.mu.Unlock()
+	s.members.Wait()
 	s.calls.Wait()
 	s.stmts.Range(func(_, stmt any) bool {
 		stmt.(*sqlx.Stmt).Close()

@@ -22,7 +22,7 @@ var (
 // tests that they name; and their Go is Go.
 func TestDocuments(t *testing.T) {
 	links, named, code := 0, 0, 0
-	for _, doc := range []string{"README.md", "README.zh-CN.md", "CHANGELOG.md", "docs/design.md", "docs/redis.md", "bench/README.md", "tests/README.md"} {
+	for _, doc := range []string{"README.md", "README.zh-CN.md", "CHANGELOG.md", "docs/design.md", "docs/redis.md", "docs/mysql.md", "bench/README.md", "tests/README.md"} {
 		text := readDoc(t, doc)
 		for _, m := range mdLink.FindAllStringSubmatch(text, -1) {
 			target, heading, _ := strings.Cut(m[1], "#")

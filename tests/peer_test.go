@@ -14,6 +14,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/mysqlstore"
 	"github.com/tierlock/tierlock/redisstore"
 )
 
@@ -25,17 +26,19 @@ type peerConfig struct {
 	Addr      string
 	NoPush    bool
 	Resources []tierlock.Resource
+	DSN       string // of the business database, for look, begin and commit
 }
 
 type order struct {
 	ID       int
-	Op       string // lock, unlock, step, loop
+	Op       string // lock, unlock, step, loop, and those of [business]
 	Resource string
 	Key      string
 	Wait     time.Duration // of lock; 0 does not wait
 	Holder   string
 	For      time.Duration // of loop
 	Pause    time.Duration // of loop: at most that long between an unlock and the next lock
+	Amount   int64         // of begin
 }
 
 type event struct {
@@ -64,6 +67,7 @@ func (e event) is(name string) bool {
 var sentinels = map[string]error{
 	"held": tierlock.ErrHeld, "unavailable": tierlock.ErrUnavailable, "lost": tierlock.ErrLost,
 	"exceeded": tierlock.ErrLeaseExceeded, "released": tierlock.ErrReleased,
+	"fenced": mysqlstore.ErrFenced,
 }
 
 // runPeer is the peer's own side. Events are:
@@ -76,6 +80,7 @@ var sentinels = map[string]error{
 //	stopped   no more steps: Lock.Err said why
 //	unlocked  with the error, if any
 //	looped    with the result
+//	looked, begun, committed    see [business]
 func runPeer(args []string) {
 	var cfg peerConfig
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
@@ -90,6 +95,11 @@ func runPeer(args []string) {
 		die(err)
 	}
 	p := &peerSide{locker: l, locks: make(map[int]*tierlock.Lock), out: json.NewEncoder(os.Stdout)}
+	if cfg.DSN != "" {
+		if p.business, err = openBusiness(cfg.DSN); err != nil {
+			die(err)
+		}
+	}
 	p.tell(event{What: "ready"}, nil)
 	orders := bufio.NewScanner(os.Stdin)
 	for orders.Scan() {
@@ -111,6 +121,8 @@ type peerSide struct {
 	mu     sync.Mutex // guards locks and out
 	locks  map[int]*tierlock.Lock
 	out    *json.Encoder
+
+	business *business
 }
 
 func (p *peerSide) tell(e event, err error) {
@@ -185,6 +197,12 @@ func (p *peerSide) obey(o order) {
 	case "loop":
 		r := loop(p.locker, o.Resource, o.Key, o.For, o.Pause)
 		p.tell(event{ID: o.ID, What: "looped", Loop: &r}, nil)
+	case "look":
+		p.tell(event{ID: o.ID, What: "looked"}, p.lock(o.ID).Err())
+	case "begin":
+		p.tell(event{ID: o.ID, What: "begun"}, p.business.begin(p.lock(o.ID).Token(), o.Amount))
+	case "commit":
+		p.tell(event{ID: o.ID, What: "committed"}, p.business.commit())
 	default:
 		die(fmt.Errorf("no order %q", o.Op))
 	}

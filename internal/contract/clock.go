@@ -21,6 +21,21 @@ type Clock struct {
 	// at least, as long as samples come.
 	best, older sample
 	turn        int64
+	// least is the least that the server's clock can have been ahead at the
+	// most, since leastTurn, and leastOlder before that, as above.
+	least, leastOlder limit
+	leastTurn         int64
+}
+
+type limit struct {
+	ahead int64
+	ok    bool
+}
+
+func (l *limit) lower(ahead int64) {
+	if !l.ok || ahead < l.ahead {
+		*l = limit{ahead, true}
+	}
 }
 
 type sample struct {
@@ -35,6 +50,8 @@ const (
 	// clockIdle is how long an offset serves without a newer sample. Clocks
 	// drift apart by some 10 µs a second at worst.
 	clockIdle = int64(time.Minute / time.Microsecond)
+	// clockMemory is how long a step forward is not believed.
+	clockMemory = int64(time.Minute / time.Microsecond)
 	// clockSlack is how far two samples may contradict each other before the
 	// server's clock counts as stepped back.
 	clockSlack = int64(time.Millisecond / time.Microsecond)
@@ -58,6 +75,7 @@ func (c *Clock) Learn(sent, received, server int64, era uint64) {
 	s := sample{low: server - received, high: server - sent, at: received, era: era, ok: true}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.limitLocked(s)
 	known := c.pickLocked()
 	switch {
 	case !known.ok:
@@ -77,6 +95,32 @@ func (c *Clock) Learn(sent, received, server int64, era uint64) {
 	if !c.best.ok || s.low >= c.best.low {
 		c.best = s
 	}
+}
+
+func (c *Clock) limitLocked(s sample) {
+	if s.at-c.leastTurn > clockMemory {
+		if s.at-c.leastTurn > 2*clockMemory {
+			c.least = limit{} // too old to be the older one
+		}
+		c.leastOlder, c.least, c.leastTurn = c.least, limit{}, s.at
+	}
+	c.least.lower(s.high)
+}
+
+// Explained is the latest time that the server's clock can show at a local time
+// if it only went on since any sample of the last minute, or more: where it was
+// stepped forward it shows a later one. Connections do not matter to it.
+func (c *Clock) Explained(now int64) (server int64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now-c.leastTurn > 2*clockMemory {
+		return 0, false
+	}
+	least := c.leastOlder
+	if c.least.ok {
+		least.lower(c.least.ahead)
+	}
+	return now + least.ahead, least.ok
 }
 
 func (c *Clock) pickLocked() sample {

@@ -79,3 +79,38 @@ func TestClockEras(t *testing.T) {
 		t.Errorf("offset after a late answer: got %d, %v; wanted %d", got, ok, 5*second-20*ms)
 	}
 }
+
+// What a clock can show does not follow a step forward for a minute, follows
+// one back at once, and knows nothing after a long silence.
+func TestClockExplains(t *testing.T) {
+	var c contract.Clock
+	if _, ok := c.Explained(0); ok {
+		t.Error("explained without a sample")
+	}
+	want := func(now, ahead int64) {
+		t.Helper()
+		if got, ok := c.Explained(now); !ok || got != now+ahead {
+			t.Errorf("at %d s: got %d, %v; wanted %d", now/second, got, ok, now+ahead)
+		}
+	}
+	now := int64(100 * second)
+	learn := func(ahead int64) { c.Learn(now-2*ms, now, now+ahead, 1) } // the limits are ahead and ahead+2 ms
+	learn(1000 * second)
+	want(now, 1000*second+2*ms)
+	for range 59 { // a step forward, and a second a sample
+		now += second
+		learn(1040 * second)
+		want(now, 1000*second+2*ms)
+	}
+	for range 120 {
+		now += second
+		learn(1040 * second)
+	}
+	want(now, 1040*second+2*ms) // believed by now
+	now += second
+	learn(1030 * second)
+	want(now, 1030*second+2*ms)
+	if _, ok := c.Explained(now + 130*second); ok {
+		t.Error("explained after two minutes of silence")
+	}
+}

@@ -113,10 +113,7 @@ func TestMariaDBPause(t *testing.T) {
 	execSQL(t, db, "CREATE TABLE k (id INT PRIMARY KEY)")
 	s.Pause()
 	done := make(chan error, 1)
-	go func() {
-		_, err := db.Exec("INSERT INTO k VALUES (1)")
-		done <- err
-	}()
+	go func() { done <- tryFor(db, 6*soon, "INSERT INTO k VALUES (1)") }()
 	select {
 	case err := <-done:
 		t.Fatalf("a paused server answered, %v", err)

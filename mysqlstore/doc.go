@@ -1,0 +1,62 @@
+// Package mysqlstore keeps locks in a table of MySQL or MariaDB: a
+// [tierlock.Store] that holds its own as the only store.
+//
+//	db, err := sqlx.Open("mysql", "order@tcp(10.0.0.2:3306)/locks?innodb_lock_wait_timeout=1")
+//	…
+//	store := mysqlstore.New(db, mysqlstore.Options{})
+//	defer store.Close()
+//	if err := store.Migrate(ctx); err != nil { … } // or run Schema by your own means
+//	locker, err := tierlock.New(tierlock.Config{ …, Stores: []tierlock.Store{store}})
+//
+// # How a lock is kept
+//
+// A lock is a row of lock_record, found by its name alone; names are bytes, so
+// case, accents and trailing spaces make different locks. A lease is its lease_id
+// until expire_at, by the clock of the server. It is taken by one INSERT … ON
+// DUPLICATE KEY UPDATE, renewed and released by UPDATE, and the row stays for ten
+// minutes after, since its fence is the least of the next. Each statement commits
+// by itself and needs nothing of its session: no connection is pinned, no
+// transaction is open and no row is locked while a lock is held or waited for, so
+// the pool may be that of the service's own queries, and there may be a proxy in
+// front of the server.
+//
+// All time is computed by the server. What leaves it and comes back to it is
+// integers, so that loc, time_zone and parseTime change nothing. Whether a lease
+// was taken is read from what the statement itself answers or from the row, and
+// not from the number of affected rows, so clientFoundRows changes nothing.
+//
+// # Late statements
+//
+// To give up a call ends its connection and not its statement, which may be
+// waiting for a row and take effect later. So a statement that takes a lock
+// carries the latest time of the server at which the lock is still wanted,
+// compared with a clock that goes on while the statement waits. The one case past
+// that is a row that is made anew after a wait; nobody believes in it, and the
+// Locker undoes it, for as long after the call as a statement may wait: see
+// [Store.Linger]. A caller that leaves does not cut its statement, and not more
+// than Options.MaxCalls are under way.
+//
+// # Clocks
+//
+// A process that has known the server's clock for a while does not follow a step
+// forward for a minute: no lease of another ends by it. A step back lets the locks
+// of dead holders live longer by the step. Fences rise over both.
+//
+// # Waiting
+//
+// There is no push: a waiter reads the row every 50 to 250 ms, and one waiter a
+// key and process does. Within a process the next caller in line is woken by the
+// release itself.
+//
+// # Processes and clean-up
+//
+// Each Locker over the store has a row in lock_member and changes it every 10 s.
+// One of all processes, chosen by a lock of its own, reports the locks of a
+// process that fell silent, marks them as released once they have expired, and
+// deletes the rows of locks that nobody took for ten minutes.
+//
+// # The guard
+//
+// [Guard] keeps the write of a holder that has lost its lock, on whatever store
+// that was, out of a business database.
+package mysqlstore

@@ -1,0 +1,210 @@
+package mysqlstore_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/mysqlstore"
+)
+
+// logged collects what is logged.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), what)
+}
+
+// paced is a store whose background work is quick, and what it logs.
+func paced(t *testing.T, srv *rig.MariaDBServer) (*mysqlstore.Store, *logged) {
+	t.Helper()
+	log := new(logged)
+	opt := calm
+	opt.Logger = slog.New(slog.NewTextHandler(log, nil))
+	s := open(t, srv.DSN(""), opt)
+	s.SetPace(100*time.Millisecond, 1500*time.Millisecond, 300*time.Millisecond, time.Hour)
+	return s, log
+}
+
+func memberID(n int) string { return fmt.Sprintf("%032x", n) }
+
+func register(s *mysqlstore.Store, n int) (leave func(context.Context)) {
+	return s.Register(tierlock.Member{ID: memberID(n), Namespace: "test", App: "app", Host: "host", PID: n, Holds: func() int { return 7 }})
+}
+
+func TestMembersBeatAndLeave(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	s, _ := paced(t, srv)
+	leave := register(s, 1)
+	other, _ := paced(t, srv)
+	register(other, 2)
+	beat := func(n int) int64 {
+		return number(t, db.DB, "SELECT COALESCE(MAX(beat), 0) FROM lock_member WHERE member=? AND namespace='test' AND holds=7 AND floor>0", memberID(n))
+	}
+	rig.Eventually(t, 10*time.Second, "both beat", func() bool { return beat(1) >= 3 && beat(2) >= 3 })
+	// One is the cleaner, and stays it.
+	term := func() (lease string) {
+		if err := db.Get(&lease, "SELECT lease_id FROM lock_record WHERE resource_id='tierlock/cleaner' AND expire_at>UTC_TIMESTAMP(6)"); err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	first := term()
+	time.Sleep(2 * time.Second) // more than a term
+	if now := term(); now != first {
+		t.Errorf("the cleaner changed from %s to %s; wanted it to stay while it lives", first, now)
+	}
+	leave(t.Context())
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)); n != 0 {
+		t.Errorf("%d rows of a member that left; wanted none", n)
+	}
+	other.Close()
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member<>''"); n != 0 {
+		t.Errorf("%d rows of members of a closed store; wanted none", n)
+	}
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE expire_at>UTC_TIMESTAMP(6)"); n != 0 {
+		t.Errorf("%d locks held when all have left; wanted none", n)
+	}
+}
+
+// What a dead process holds is reported, and freed when it has expired, not
+// before; that of a living one is let alone, however it ended.
+func TestDeadMembersAreFound(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	living, log := paced(t, srv)
+	register(living, 1)
+	mustAcquire(t, living, ask("living", memberID(1)+"-a", 500*time.Millisecond))
+	// This process beats once and never again.
+	if _, err := db.Exec("INSERT INTO lock_member VALUES ('test', ?, 5, 0, 2, 'app', 'dead', 2, UTC_TIMESTAMP(6))", memberID(2)); err != nil {
+		t.Fatal(err)
+	}
+	const ttl = 6 * time.Second
+	began := time.Now()
+	mustAcquire(t, living, ask("dead", memberID(2)+"-a", ttl))
+	mustAcquire(t, living, ask("released", memberID(2)+"-b", ttl))
+	if _, err := living.Release(t.Context(), tierlock.ReleaseRequest{Name: name("released"), Lease: memberID(2) + "-b"}); err != nil {
+		t.Fatal(err)
+	}
+	released := func(key string) bool {
+		return number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE business_id=? AND expire_at='2000-01-01'", key) == 1
+	}
+	rig.Eventually(t, 20*time.Second, "the dead member is reported", func() bool { return log.count("lock=test:order:settle/dead ") == 1 })
+	if n := log.count("lock="); n != 1 {
+		t.Errorf("%d locks reported; wanted the one that the dead process holds", n)
+	}
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(2)); n != 0 {
+		t.Errorf("the dead member is still on the list")
+	}
+	rig.Eventually(t, 20*time.Second, "its lock is freed", func() bool { return released("dead") })
+	if took := time.Since(began); took < ttl {
+		t.Errorf("freed after %v; wanted not before its lease ended after %v", took, ttl)
+	}
+	if released("living") {
+		t.Error("the lock of a living process was marked as released")
+	}
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)); n != 1 {
+		t.Error("a living member was taken off the list")
+	}
+	if n := log.count("held by a process"); n != 1 {
+		t.Errorf("reported %d times; wanted once", n)
+	}
+}
+
+// A process that comes back from a pause keeps what it renews.
+func TestMemberThatWasPaused(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	living, log := paced(t, srv)
+	register(living, 1)
+	if _, err := db.Exec("INSERT INTO lock_member VALUES ('test', ?, 5, 0, 1, 'app', 'paused', 2, UTC_TIMESTAMP(6))", memberID(2)); err != nil {
+		t.Fatal(err)
+	}
+	paused := open(t, srv.DSN(""), calm)
+	lease := memberID(2) + "-a"
+	mustAcquire(t, paused, ask("k", lease, 6*time.Second))
+	rig.Eventually(t, 20*time.Second, "it is taken for dead", func() bool { return log.count("lock=test:order:settle/k ") == 1 })
+	for range 16 {
+		time.Sleep(500 * time.Millisecond)
+		res := paused.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: lease, TTL: 6 * time.Second}})
+		if res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
+			t.Fatalf("renewal by a process that was taken for dead: got %+v; wanted owned", res[0])
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	s := open(t, srv.DSN(""), calm)
+	const keep = 3 * time.Second
+	s.SetPace(time.Hour, time.Hour, time.Hour, keep)
+	var old []tierlock.Token
+	for i := range 1300 { // more than two batches
+		old = append(old, mustAcquire(t, s, ask(fmt.Sprint("released ", i), fmt.Sprint("l", i), time.Minute)))
+		if own, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name(fmt.Sprint("released ", i)), Lease: fmt.Sprint("l", i)}); own != tierlock.LeaseOwned {
+			t.Fatal(own, err)
+		}
+	}
+	mustAcquire(t, s, ask("held", "h", time.Minute))
+	mustAcquire(t, s, ask("expired long ago", "x", time.Millisecond))
+	mustAcquire(t, s, ask("expired lately", "y", keep+2*time.Second))
+	if n, err := s.Sweep(t.Context()); err != nil || n > 1300 {
+		t.Fatal(n, err)
+	}
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE business_id LIKE '%ly' OR business_id IN ('held', 'expired long ago')"); n != 3 {
+		t.Fatalf("%d of the 3 rows that are not old are left", n)
+	}
+	time.Sleep(keep + 3*time.Second) // "expired lately" has, by now
+	mustAcquire(t, s, ask("released lately", "z", time.Minute))
+	if _, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name("released lately"), Lease: "z"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	if err := db.Select(&left, "SELECT business_id FROM lock_record ORDER BY 1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(left, ", "); got != "expired lately, held, released lately" {
+		t.Errorf("left: %s; wanted what is held, and what was taken or ended lately", got)
+	}
+	// What the fences of the rows that went were is known to a process that
+	// starts now, whatever the server's clock says then.
+	floor := number(t, db.DB, "SELECT floor FROM lock_member WHERE member=''")
+	if sweeper := s.Floor(); floor == 0 || floor > sweeper {
+		t.Errorf("the floor is %d; wanted a time up to %d", floor, sweeper)
+	}
+	again := mustAcquire(t, open(t, srv.DSN(""), calm), ask("released 0", "again", time.Minute))
+	if again.Fence <= old[0].Fence {
+		t.Errorf("fence %d after the row went; wanted more than %d", again.Fence, old[0].Fence)
+	}
+}

@@ -1,0 +1,127 @@
+package mysqlstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// sweepBatch is how many rows one statement deletes, and sweepPause how long
+// others have between two of them.
+const (
+	sweepBatch = 500
+	sweepPause = 10 * time.Millisecond
+)
+
+// oldRow is a row that may go.
+type oldRow struct {
+	Namespace string `db:"namespace"`
+	Resource  string `db:"resource_id"`
+	Key       string `db:"business_id"`
+	Fence     uint64 `db:"fence"`
+}
+
+// sweep deletes the rows that are no longer needed: those that were taken, and
+// whose lease has ended, longer ago than they are kept, so that the server's
+// clock has long passed their fence. They are found through the index on the
+// fence, without a lock, and deleted by the primary key with the condition
+// repeated. It returns how many went. more is asked between batches.
+//
+// Before the first goes, the latest time that is known of the server is written
+// down. A process that makes a row anew begins above it, so the fences of a lock
+// rise also where the server's clock is stepped back after its row has gone.
+func (s *Store) sweep(ctx context.Context, more func(context.Context) bool) (deleted int64, err error) {
+	const limit = 10 * time.Second // of a batch
+	keep := s.pace.keep.Microseconds()
+	below, err := background(s, ctx, limit, func(ctx context.Context, srv *server) (uint64, error) {
+		server, err := s.clockNow(ctx)
+		if err != nil {
+			return 0, err
+		}
+		_, err = s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
+			"VALUES ('','',0,?,0,'','',0,UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE floor=GREATEST(floor,VALUES(floor))", s.floor.Load())
+		return fenceOf(server - keep), err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for from := uint64(0); ; {
+		rows, err := background(s, ctx, limit, func(ctx context.Context, _ *server) (rows []oldRow, err error) {
+			var q statement
+			q.add("SELECT namespace,resource_id,business_id,fence FROM lock_record FORCE INDEX (taken) WHERE fence>=")
+			q.uint(from)
+			q.add(" AND ")
+			s.mayGo(&q, below)
+			q.add(" ORDER BY fence LIMIT ")
+			q.int(sweepBatch)
+			return rows, s.db.SelectContext(ctx, &rows, q.String())
+		})
+		if err != nil || len(rows) == 0 {
+			return deleted, err
+		}
+		next := rows[len(rows)-1].Fence
+		if len(rows) < sweepBatch || next == from {
+			next++ // all of that fence have been seen, or as many as fit
+		}
+		from = next
+		slices.SortFunc(rows, func(a, b oldRow) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Key, b.Key))
+		})
+		for len(rows) > 0 {
+			n := 1
+			for n < len(rows) && rows[n].Namespace == rows[0].Namespace && rows[n].Resource == rows[0].Resource {
+				n++
+			}
+			gone, err := background(s, ctx, limit, func(ctx context.Context, srv *server) (int64, error) {
+				return s.deleteRows(ctx, srv, rows[:n], below)
+			})
+			deleted += gone
+			if err != nil {
+				return deleted, err
+			}
+			rows = rows[n:]
+		}
+		select {
+		case <-time.After(sweepPause):
+		case <-ctx.Done():
+			return deleted, contract.Ended(ctx)
+		}
+		if !more(ctx) {
+			return deleted, nil
+		}
+	}
+}
+
+// mayGo adds the condition.
+func (s *Store) mayGo(q *statement, below uint64) {
+	q.add("fence<")
+	q.uint(below)
+	q.add(" AND expire_at<UTC_TIMESTAMP(6) - INTERVAL ")
+	q.int(s.pace.keep.Microseconds())
+	q.add(" MICROSECOND")
+}
+
+// deleteRows deletes rows of one resource. The form with two tables takes the
+// name of an index, as in renew.
+func (s *Store) deleteRows(ctx context.Context, srv *server, rows []oldRow, below uint64) (deleted int64, err error) {
+	var q statement
+	q.add(srv.prefix, "DELETE r FROM lock_record AS r FORCE INDEX (PRIMARY) WHERE namespace=")
+	q.text(rows[0].Namespace)
+	q.add(" AND resource_id=")
+	q.text(rows[0].Resource)
+	q.add(" AND business_id IN (")
+	list(&q, rows, func(r oldRow) { q.text(r.Key) })
+	q.add(") AND ")
+	s.mayGo(&q, below)
+	err = again(ctx, func() error {
+		res, err := s.db.ExecContext(ctx, q.String())
+		if err == nil {
+			deleted, err = res.RowsAffected()
+		}
+		return err
+	})
+	return deleted, err
+}
