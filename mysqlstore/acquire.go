@@ -130,12 +130,12 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 // attempt tries once to take or enter the lock.
 func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult, error) {
 	var none tierlock.AcquireResult
-	if a.req.Explicit {
-		if res, done, err := s.join(ctx, a); done || err != nil {
-			return res, err
-		}
-	}
 	for range 3 {
+		if a.req.Explicit {
+			if res, done, err := s.join(ctx, a); done || err != nil {
+				return res, err
+			}
+		}
 		era, began := s.era.Load(), time.Now()
 		server, err := s.take(ctx, a)
 		if err != nil {
@@ -160,6 +160,8 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
 			}
 			return tierlock.AcquireResult{Granted: true, Token: t}, nil
+		case r.live() && a.req.Explicit && string(r.Holder) == a.req.Token.Holder && len(r.entries()) > 0:
+			continue // the same holder took it between the two statements: enter
 		case r.live() && string(r.Lease) != a.req.Token.Lease:
 			return r.held(), nil
 		}
