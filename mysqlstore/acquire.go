@@ -112,7 +112,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		// The bound counts from the beginning of the call, not of this try.
 		a.bound = s.local(sent) + offset + budget.Microseconds()
 		a.floor = fenceOf(s.floor.Load())
-		res, err := call(s, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
+		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
 		})
 		if err == nil || !errors.Is(err, tierlock.ErrLate) || try == 2 {

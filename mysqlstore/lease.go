@@ -23,7 +23,7 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
-	state, err := call(s, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
+	state, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
 		if req.Explicit {
 			return s.giveUp(ctx, srv, &req)
 		}
@@ -93,7 +93,7 @@ func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Recor
 	if err != nil {
 		return tierlock.Record{}, failed("inspect", name, err)
 	}
-	r, err := call(s, ctx, until, func(ctx context.Context) (row, error) { return s.read(ctx, &name) })
+	r, err := call(s, s.places, ctx, until, func(ctx context.Context) (row, error) { return s.read(ctx, &name) })
 	if err != nil {
 		return tierlock.Record{}, failed("inspect", name, err)
 	}

@@ -49,12 +49,13 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 		return results
 	}
 	var batches sync.WaitGroup
+	reqs = slices.Clone(reqs)       // a statement may be under way when the caller is not
 	limit := make(chan struct{}, 4) // of the places: the rest is for others
 	for _, b := range batched(reqs, todo) {
 		limit <- struct{}{}
 		batches.Go(func() {
 			defer func() { <-limit }()
-			states, err := call(s, ctx, until, func(ctx context.Context) ([]tierlock.Ownership, error) {
+			states, err := call(s, s.renewals, ctx, until, func(ctx context.Context) ([]tierlock.Ownership, error) {
 				if req := &reqs[b.index[0]]; req.Explicit {
 					state, err := s.prolong(ctx, srv, req)
 					return []tierlock.Ownership{state}, err

@@ -58,7 +58,7 @@ func (s *Store) clockNow(ctx context.Context) (int64, error) {
 
 // askClock reads the server's clock as a call of its own.
 func (s *Store) askClock(ctx context.Context, until time.Time) error {
-	_, err := call(s, ctx, until, s.clockNow)
+	_, err := call(s, s.places, ctx, until, s.clockNow)
 	return err
 }
 
