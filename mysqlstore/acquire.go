@@ -27,8 +27,9 @@ type attempt struct {
 	// id marks the row as written by this attempt.
 	id uint64
 	// bound is the latest time of the server at which the grant is wanted.
-	bound int64
-	floor uint64 // the least fence of a new row
+	bound  int64
+	budget int64  // and how long it may have been on its way, in microseconds
+	floor  uint64 // the least fence of a new row
 	// The token's JSON, around what only the server knows.
 	head, tail string
 }
@@ -110,7 +111,8 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
-		a.bound = s.local(sent) + offset + budget.Microseconds()
+		a.budget = budget.Microseconds()
+		a.bound = s.local(sent) + offset + a.budget
 		a.floor = fenceOf(s.floor.Load())
 		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
@@ -175,8 +177,10 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 		}
 		// It became free between the two statements.
 	}
-	return none, fmt.Errorf("%w: the lock was neither taken nor seen held", tierlock.ErrUnavailable)
+	return none, fmt.Errorf("%w: the lock was neither taken nor seen held; the statement may have met a connection of the pool that is in a transaction, or with autocommit off", tierlock.ErrUnavailable)
 }
+
+const base = uint64(contract.Epoch) << contract.SeqBits
 
 // granted is what the statement answers where the lock was taken but the row
 // has to be read; a larger number is the time of the grant.
@@ -197,15 +201,10 @@ const granted = 1
 // LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
 // of the grant, 1 where the row has to be read for its fence, 0 where the lock
 // was not taken.
-var (
-	takePlain    = takeStatement("NULL")
-	takeExplicit = takeStatement("CONCAT(?," + now + "+?,'}')")
-)
-
-const base = uint64(contract.Epoch) << contract.SeqBits
-
-// takeStatement is the statement with an expression for the entries.
-func takeStatement(entries string) string {
+//
+// takeStatement is the statement with an expression for the entries, and what
+// has to be true of the session.
+func takeStatement(entries, session string) string {
 	epoch := strconv.Itoa(contract.Epoch)
 	// The least fence of the moment, and its parts in a token's JSON.
 	fence := fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, int64(base)-contract.SeqOrigin/2+contract.SeqLead)
@@ -219,7 +218,7 @@ func takeStatement(entries string) string {
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
 		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
 		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
-		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + notLater +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + " AND " + notLater +
 		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=UTC_TIMESTAMP(6) OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
 		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
 		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
@@ -237,15 +236,15 @@ func takeStatement(entries string) string {
 func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
 	req := a.req
 	ttl := req.TTL.Microseconds()
-	args := make([]any, 0, 24)
+	args := make([]any, 0, 26)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
-	query := takePlain
+	query := a.srv.takePlain
 	if req.Explicit {
-		query = takeExplicit
+		query = a.srv.takeExplicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
-	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.bound)
+	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, a.bound, a.budget)
 	return s.write(ctx, a.srv, query, args...)
 }
 

@@ -50,7 +50,8 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 		query, args = releaseLater, append(args, req.Keep.Microseconds())
 	}
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease)
-	for {
+	query += " AND " + srv.sound
+	for range maxTries {
 		number, err := s.write(ctx, srv, query, args...)
 		if err != nil {
 			return 0, err
@@ -67,6 +68,7 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 			return state, nil
 		}
 	}
+	return 0, crowded()
 }
 
 // giveUp takes a lease out of an explicit hold, which ends with its last.

@@ -29,9 +29,13 @@ const (
 	// releasedAt is the same in microseconds.
 	releasedAt = 946684800_000000
 	// notLater is the condition that the server's clock, at the moment, is not
-	// past a bound in microseconds of Unix time, a parameter. What makes the
-	// passed time doubtful counts as late.
-	notLater = passed + " BETWEEN 0 AND ?-" + now
+	// past a bound in microseconds of Unix time, a parameter, and that the
+	// statement has not gone on for longer than a second one, as none has that is
+	// in time. What makes the passed time doubtful counts as late: a session whose
+	// time somebody has set (SET timestamp) writes leases that have ended.
+	notLater = passed + " BETWEEN 0 AND LEAST(?-" + now + ",?)"
+	// moment is the server's clock at the moment, so also in such a session.
+	moment = now + "+GREATEST(" + passed + ",0)"
 	// live tells a row that somebody holds, by the clock of the moment.
 	live = "expire_at > UTC_TIMESTAMP(6) + INTERVAL " + passed + " MICROSECOND"
 )
