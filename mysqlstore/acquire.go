@@ -27,10 +27,11 @@ type attempt struct {
 	// id marks the row as written by this attempt.
 	id uint64
 	// bound is the latest time of the server at which the grant is wanted, end
-	// the same by the local clock, which is not stepped.
-	bound int64
-	end   time.Time
-	floor uint64 // the least fence of a new row
+	// the same by the local clock, which is not stepped, and budget how long it
+	// may have been on its way, in microseconds.
+	bound, budget int64
+	end           time.Time
+	floor         uint64 // the least fence of a new row
 	// explained is what the server's clock can show, as far as this process
 	// knows: a lease of another that ends later has not ended.
 	explained int64
@@ -115,12 +116,13 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
-		a.bound, a.end = s.local(sent)+offset+budget.Microseconds(), sent.Add(budget)
+		a.budget = budget.Microseconds()
+		a.bound, a.end = s.local(sent)+offset+a.budget, sent.Add(budget)
 		a.floor = fenceOf(s.floor.Load())
 		if a.explained, known = s.clock.Explained(s.local(began)); !known {
 			a.explained = never
 		}
-		res, err := call(s, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
+		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
 		})
 		if err == nil || !errors.Is(err, tierlock.ErrLate) || try == 2 {
@@ -188,12 +190,14 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 		}
 		// It became free between the two statements.
 	}
-	return none, fmt.Errorf("%w: the lock was neither taken nor seen held", tierlock.ErrUnavailable)
+	return none, errNoEffect
 }
 
 // late tells whether the grant is wanted no more, at a time of the server's that
 // was just read. That alone would not do: it may have been stepped back.
 func (a *attempt) late(server int64) bool { return server > a.bound || time.Now().After(a.end) }
+
+const base = uint64(contract.Epoch) << contract.SeqBits
 
 // granted is what the statement answers where the lock was taken but the row
 // has to be read; a larger number is the time of the grant.
@@ -214,15 +218,10 @@ const granted = 1
 // LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
 // of the grant, 1 where the row has to be read for its fence, 0 where the lock
 // was not taken.
-var (
-	takePlain    = takeStatement("NULL")
-	takeExplicit = takeStatement("CONCAT(?," + now + "+?,'}')")
-)
-
-const base = uint64(contract.Epoch) << contract.SeqBits
-
-// takeStatement is the statement with an expression for the entries.
-func takeStatement(entries string) string {
+//
+// takeStatement is the statement with an expression for the entries, and what
+// has to be true of the session.
+func takeStatement(entries, session string) string {
 	epoch := strconv.Itoa(contract.Epoch)
 	// The least fence of the moment, and its parts in a token's JSON.
 	fence := fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, int64(base)-contract.SeqOrigin/2+contract.SeqLead)
@@ -236,8 +235,8 @@ func takeStatement(entries string) string {
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
 		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
 		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
-		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + notLater +
-		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=LEAST(UTC_TIMESTAMP(6)," + moment + ") OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + " AND " + notLater +
+		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=LEAST(UTC_TIMESTAMP(6)," + given + ") OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
 		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
 		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
 		"IF(LAST_INSERT_ID(0)=0,epoch,0))"
@@ -254,15 +253,15 @@ func takeStatement(entries string) string {
 func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
 	req := a.req
 	ttl := req.TTL.Microseconds()
-	args := make([]any, 0, 24)
+	args := make([]any, 0, 26)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
-	query := takePlain
+	query := a.srv.takePlain
 	if req.Explicit {
-		query = takeExplicit
+		query = a.srv.takeExplicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
-	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.explained, a.bound)
+	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, a.explained, a.bound, a.budget)
 	return s.write(ctx, a.srv, query, args...)
 }
 

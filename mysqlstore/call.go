@@ -23,21 +23,24 @@ type answer[T any] struct {
 	err   error
 }
 
-// call runs f, which is one statement or a few, and returns when it has ended,
-// or ctx has, or at until. The ctx of f ends at until only.
-func call[T any](s *Store, ctx context.Context, until time.Time, f func(context.Context) (T, error)) (T, error) {
+// places bounds calls: one for each that is under way.
+type places chan struct{}
+
+// call runs f, which is one statement or a few, in one of the places, and returns
+// when it has ended, or ctx has, or at until. The ctx of f ends at until only.
+func call[T any](s *Store, in places, ctx context.Context, until time.Time, f func(context.Context) (T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
 		return none, contract.Ended(ctx)
 	}
 	within, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
-	if err := s.enter(ctx, within); err != nil {
+	if err := s.enter(in, ctx, within); err != nil {
 		cancel()
 		return none, err
 	}
 	done := make(chan answer[T], 1)
 	go func() {
-		defer s.leave()
+		defer s.leave(in)
 		defer cancel()
 		v, err := f(within)
 		if err != nil && cut(err) {
@@ -49,13 +52,17 @@ func call[T any](s *Store, ctx context.Context, until time.Time, f func(context.
 	case a := <-done:
 		return a.value, s.told(within, a.err)
 	case <-ctx.Done():
-		select {
-		case a := <-done: // both at once: what is known counts
-			return a.value, s.told(within, a.err)
-		default:
-		}
+	case <-within.Done(): // f mostly ends then, but nothing makes a driver do so
+	}
+	select {
+	case a := <-done: // both at once: what is known counts
+		return a.value, s.told(within, a.err)
+	default:
+	}
+	if ctx.Err() != nil {
 		return none, contract.Ended(ctx)
 	}
+	return none, s.told(within, within.Err())
 }
 
 // told names the limit where it was the store's own.
@@ -70,16 +77,16 @@ func (s *Store) told(within context.Context, err error) error {
 var errNoAnswer = errors.New("no answer")
 
 // enter waits for one of the places for statements.
-func (s *Store) enter(ctx, within context.Context) error {
+func (s *Store) enter(in places, ctx, within context.Context) error {
 	select {
-	case s.places <- struct{}{}:
+	case in <- struct{}{}:
 	default:
 		select {
-		case s.places <- struct{}{}:
+		case in <- struct{}{}:
 		case <-ctx.Done():
 			return contract.Ended(ctx)
 		case <-within.Done():
-			return fmt.Errorf("%w: %d statements are still without an answer", tierlock.ErrUnavailable, cap(s.places))
+			return fmt.Errorf("%w: %d statements are still without an answer", tierlock.ErrUnavailable, cap(in))
 		case <-s.quit:
 			return classed(errClosed)
 		}
@@ -87,16 +94,16 @@ func (s *Store) enter(ctx, within context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		<-s.places
+		<-in
 		return classed(errClosed)
 	}
 	s.calls.Add(1)
 	return nil
 }
 
-func (s *Store) leave() {
+func (s *Store) leave(in places) {
 	s.calls.Done()
-	<-s.places
+	<-in
 }
 
 // write executes a prepared writing statement, and again after what has rolled
@@ -153,7 +160,9 @@ func (s *Store) prepared(ctx context.Context, query string) (*sqlx.Stmt, error) 
 		return nil, err
 	}
 	if other, ok := s.stmts.LoadOrStore(query, stmt); ok {
-		stmt.Close()
+		// To close it here could take as long as the query of somebody else who
+		// was given its connection. Few come to this, and only at first.
+		s.stmts.Store(stmt, stmt)
 		return other.(*sqlx.Stmt), nil
 	}
 	return stmt, nil

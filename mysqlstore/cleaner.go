@@ -88,8 +88,11 @@ func (c *cleaner) stand(ctx context.Context, srv *server) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if states[0] == tierlock.LeaseOwned {
+		switch states[0] {
+		case tierlock.LeaseOwned:
 			return true, nil
+		case 0:
+			return false, errUnrenewed
 		}
 		c.lease = ""
 	}

@@ -40,7 +40,7 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 		}
 		end := r.Now + req.TTL.Microseconds()
 		inside[req.Token.Lease] = max(inside[req.Token.Lease], end)
-		server, err := s.rewrite(ctx, a.srv, &req.Name, &r, inside, noSooner, end, a.bound)
+		server, err := s.rewrite(ctx, a.srv, &req.Name, &r, inside, noSooner, end, a.bound, a.budget)
 		switch {
 		case err != nil:
 			return res, false, err
@@ -76,7 +76,7 @@ func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease
 		}
 		inside := r.entries()
 		which, end := edit(&r, inside)
-		server, err := s.rewrite(ctx, srv, n, &r, inside, which, end, math.MaxInt64)
+		server, err := s.rewrite(ctx, srv, n, &r, inside, which, end, math.MaxInt64, math.MaxInt64)
 		if err != nil {
 			return 0, err
 		}
@@ -97,12 +97,12 @@ const (
 
 // rewrite gives an explicit hold other entries and another end, a time that was
 // read from the server, if its row is still as it was read, and it is not later
-// than bound. It returns a time of the server's, or 0 where nothing was changed.
-func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound int64) (int64, error) {
+// than bound, and it has gone on for budget at most. It returns a time of the server's, or 0 where nothing was changed.
+func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound, budget int64) (int64, error) {
 	return s.write(ctx, srv, "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID("+now+")>0,epoch,0),"+
-		"expire_at="+which+"(expire_at,"+moment+") WHERE "+
-		named+" AND attempt=? AND entries=? AND "+live+" AND "+notLater,
-		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound)
+		"expire_at="+which+"(expire_at,"+given+") WHERE "+
+		named+" AND attempt=? AND entries=? AND "+live+" AND "+srv.sound+" AND "+notLater,
+		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound, budget)
 }
 
 // crowdedPause is as long as a few changes by others take, and at random so that
@@ -112,5 +112,5 @@ func crowdedPause(try int) time.Duration {
 }
 
 func crowded() error {
-	return fmt.Errorf("%w: too many leases of one holder come and go at the same time", tierlock.ErrUnavailable)
+	return fmt.Errorf("%w: the row could not be changed: it was changed by others each time, or the connection is in a transaction", tierlock.ErrUnavailable)
 }

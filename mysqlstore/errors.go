@@ -12,6 +12,9 @@ import (
 
 var errClosed = errors.New("the store is closed")
 
+// errNoEffect is the end of several tries of which none did anything.
+var errNoEffect = fmt.Errorf("%w: the statement had no effect; it may have met a connection that another user of the pool left in a transaction, or with autocommit off", tierlock.ErrUnavailable)
+
 // misfit is an error about settings that somebody has to change.
 func misfit(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", tierlock.ErrMisconfigured, fmt.Errorf(format, args...))

@@ -23,7 +23,7 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
-	state, err := call(s, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
+	state, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
 		if req.Explicit {
 			return s.giveUp(ctx, srv, &req)
 		}
@@ -50,7 +50,8 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 		query, args = releaseLater, append(args, req.Keep.Microseconds())
 	}
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease)
-	for {
+	query += " AND " + srv.sound
+	for try := 1; ; try++ {
 		number, err := s.write(ctx, srv, query, args...)
 		if err != nil {
 			return 0, err
@@ -62,9 +63,13 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 		if err != nil {
 			return 0, err
 		}
-		// Granted again between the two statements: once more.
+		// Granted again between the two statements, or nothing was done in a
+		// session that is not sound: once more, if need be on another connection.
 		if state, owned := r.state(req.Lease, false); !owned {
 			return state, nil
+		}
+		if try == 10 || !rest(ctx, crowdedPause(try)) {
+			return 0, errNoEffect
 		}
 	}
 }
@@ -93,7 +98,7 @@ func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Recor
 	if err != nil {
 		return tierlock.Record{}, failed("inspect", name, err)
 	}
-	r, err := call(s, ctx, until, func(ctx context.Context) (row, error) { return s.read(ctx, &name) })
+	r, err := call(s, s.places, ctx, until, func(ctx context.Context) (row, error) { return s.read(ctx, &name) })
 	if err != nil {
 		return tierlock.Record{}, failed("inspect", name, err)
 	}

@@ -94,7 +94,8 @@ func (m *member) run() {
 		m.tell(ctx, err)
 		period := max(m.s.pace.beat, time.Duration(others)*time.Second/beatsPerSecond)
 		wait = period - period/10 + rand.N(period/5)
-		if next, ok := m.cleaner.next(); ok {
+		// What failed is not done sooner for being overdue.
+		if next, ok := m.cleaner.next(); ok && err == nil {
 			wait = min(wait, max(next, time.Millisecond))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +16,14 @@ import (
 // maxBatch is how many leases one statement renews. It holds the locks of their
 // rows until it is committed, so it must not take long.
 const maxBatch = 250
+
+// longest is how long a renewal may have gone on when it is executed: more than it
+// waits for a row, and less than matters to a lease of some seconds.
+const longest = 2 * time.Second
+
+// slack is what clocks, and the rounding of their times, differ by in the time
+// of a call.
+const slack = 10 * time.Millisecond
 
 // batch is renewals that go into one statement: of one resource, with one TTL,
 // in the order of the primary key, as all batches lock their rows.
@@ -49,12 +58,13 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 		return results
 	}
 	var batches sync.WaitGroup
+	reqs = slices.Clone(reqs)       // a statement may be under way when the caller is not
 	limit := make(chan struct{}, 4) // of the places: the rest is for others
 	for _, b := range batched(reqs, todo, s.alone.now()) {
 		limit <- struct{}{}
 		batches.Go(func() {
 			defer func() { <-limit }()
-			states, err := call(s, ctx, until, func(ctx context.Context) ([]tierlock.Ownership, error) {
+			states, err := call(s, s.renewals, ctx, until, func(ctx context.Context) ([]tierlock.Ownership, error) {
 				if req := &reqs[b.index[0]]; req.Explicit {
 					state, err := s.prolong(ctx, srv, req)
 					return []tierlock.Ownership{state}, err
@@ -65,6 +75,10 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 			for n, i := range b.index {
 				if err != nil {
 					results[i].Err = failed("renew", reqs[i].Name, err)
+					continue
+				}
+				if states[n] == 0 {
+					results[i].Err = failed("renew", reqs[i].Name, errUnrenewed)
 					continue
 				}
 				results[i].State = states[n]
@@ -116,9 +130,13 @@ func together(reqs []tierlock.RenewRequest, todo []int) []batch {
 	return all
 }
 
+// errUnrenewed stands for a state of 0 that renew gave.
+var errUnrenewed = fmt.Errorf("%w: the lease is there, but was not renewed; the statement may have met a connection of the pool that is in a transaction, or with autocommit off", tierlock.ErrUnavailable)
+
 // renew renews a batch. Where the number of rows that were changed is that of
 // the batch, all were; else what was is read: a lease that is there after the
-// statement was there before it, too.
+// statement was there before it, too. The state is 0 where it is there, but was not
+// renewed.
 //
 // The index is named, since a server may think that a long list is better
 // looked up by reading the whole table, and would lock all of it.
@@ -144,8 +162,11 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 		q.add(" THEN ")
 		q.text(reqs[i].Lease)
 	}
-	q.add(" END AND entries IS NULL AND ", live)
+	q.add(" END AND entries IS NULL AND ", live, " AND ", passed, " BETWEEN 0 AND ")
+	q.int(longest.Microseconds()) // see notLater: UTC_TIMESTAMP may be as late as that
+	q.add(" AND ", srv.sound)
 	var changed int64
+	began := time.Now()
 	err := again(ctx, func() error {
 		res, err := s.db.ExecContext(ctx, q.String())
 		if err == nil {
@@ -169,6 +190,8 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 	}
 	q = append(q[:0], "SELECT business_id, "+columns[len("SELECT "):]...)
 	keys()
+	q.add(" LIMIT ") // the session's own may be less
+	q.int(maxBatch)
 	if err := s.db.SelectContext(ctx, &found, q.String()); err != nil {
 		return nil, err
 	}
@@ -180,6 +203,11 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 		states[n] = tierlock.LeaseGone
 		if r := rows[reqs[i].Name.Key]; r != nil {
 			states[n], _ = r.state(reqs[i].Lease, false)
+			// A lease that is ours but was not made to last longer: by a statement
+			// in somebody's transaction, or one whose clock could not be trusted.
+			if states[n] == tierlock.LeaseOwned && r.left() < b.ttl-time.Since(began)-slack {
+				states[n] = 0
+			}
 		}
 	}
 	return states, nil

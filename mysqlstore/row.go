@@ -24,7 +24,7 @@ type row struct {
 }
 
 const columns = "SELECT lease_id, holder_id, attempt, entries, token, " +
-	"TIMESTAMPDIFF(MICROSECOND,'1970-01-01',expire_at) AS expires, " + now + " AS now FROM lock_record WHERE "
+	"TIMESTAMPDIFF(MICROSECOND,'1970-01-01',expire_at) AS expires, " + moment + " AS now FROM lock_record WHERE "
 
 // read reads a row without locking it, and learns the server's clock. The zero
 // row stands for none: it has expired long ago.
@@ -49,7 +49,7 @@ func (s *Store) read(ctx context.Context, n *tierlock.Name) (row, error) {
 func (s *Store) clockNow(ctx context.Context) (int64, error) {
 	var server int64
 	era, began := s.era.Load(), time.Now()
-	err := s.db.GetContext(ctx, &server, "SELECT "+now)
+	err := s.db.GetContext(ctx, &server, "SELECT "+moment)
 	if err == nil {
 		s.learn(began, server, era)
 	}
@@ -58,7 +58,7 @@ func (s *Store) clockNow(ctx context.Context) (int64, error) {
 
 // askClock reads the server's clock as a call of its own.
 func (s *Store) askClock(ctx context.Context, until time.Time) error {
-	_, err := call(s, ctx, until, s.clockNow)
+	_, err := call(s, s.places, ctx, until, s.clockNow)
 	return err
 }
 

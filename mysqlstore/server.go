@@ -16,6 +16,14 @@ type server struct {
 	prefix string
 	// lockWait is that bound.
 	lockWait time.Duration
+	// sound is the condition that the session is as the statements need it: what
+	// they write is committed with them, and names come as they were sent. Other
+	// users of the pool may have given the connection back in the middle of a
+	// transaction, or with autocommit off, and what is granted then is gone when
+	// it is rolled back. (MySQL does not tell that there is a transaction.)
+	sound string
+	// The statements that take a lock.
+	takePlain, takeExplicit string
 }
 
 // ask finds out what the server is, and refuses one that the statements would
@@ -27,24 +35,22 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 	var row struct {
 		Version    string  `db:"version"`
 		Autocommit int     `db:"autocommit"`
+		Client     string  `db:"client"`
+		Connection string  `db:"connection"`
 		LockWait   int64   `db:"lock_wait"`
 		Now        int64   `db:"now"`
 		Slept      float64 `db:"slept"`
 		Passed     int64   `db:"passed"`
 		Floor      int64   `db:"floor"`
-		Converts   bool    `db:"converts"`
 	}
 	era, began := s.era.Load(), time.Now()
 	err := s.db.GetContext(ctx, &row, "SELECT @@version AS version, @@session.autocommit AS autocommit, "+
-		"@@session.innodb_lock_wait_timeout AS lock_wait, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed, "+
-		"@@session.character_set_client<>@@session.character_set_connection AS converts, "+
+		"@@session.innodb_lock_wait_timeout AS lock_wait, @@session.character_set_client AS client, @@session.character_set_connection AS connection, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed, "+
 		"COALESCE((SELECT MAX(floor) FROM lock_member), 0) AS floor")
 	if err != nil {
 		return nil, err
 	}
-	s.learn(began, row.Now, era)
-	s.raise(row.Floor)
-	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second}
+	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second, sound: "@@autocommit=1 AND @@character_set_client=@@character_set_connection"}
 	maria := strings.Contains(strings.ToLower(row.Version), "mariadb")
 	oldest := [3]int{8, 0, 19}
 	if maria {
@@ -56,8 +62,12 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 	if row.Autocommit != 1 {
 		return nil, misfit("autocommit is off in the sessions of the pool, so no statement would take effect: remove it from the DSN or from init_connect")
 	}
-	if row.Converts {
-		return nil, misfit("character_set_connection is not character_set_client in the sessions of the pool, so names would be converted, and two become one: remove it from the DSN")
+	if row.Client != row.Connection {
+		// Two keys would become one, or one two.
+		return nil, misfit("the server would convert names from character set %s to %s: remove character_set_connection and collation_connection from the DSN or from init_connect", row.Client, row.Connection)
+	}
+	if row.Passed < 0 || row.Passed > time.Minute.Microseconds() {
+		return nil, misfit("the time of a session of the pool differs from the server's: somebody has set the variable timestamp")
 	}
 	if row.Passed < 5000 {
 		return nil, misfit("SYSDATE stands still within a statement, so a late statement could not be told: remove sysdate-is-now from the server's options")
@@ -70,6 +80,13 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 				"innodb_lock_wait_timeout", fmt.Sprint(srv.lockWait))
 		}
 	}
+	if maria {
+		srv.sound += " AND @@in_transaction=0"
+	}
+	srv.takePlain = takeStatement("NULL", srv.sound)
+	srv.takeExplicit = takeStatement("CONCAT(?,"+now+"+?,'}')", srv.sound)
+	s.learn(began, row.Now, era)
+	s.raise(row.Floor)
 	s.server.Store(srv)
 	return srv, nil
 }

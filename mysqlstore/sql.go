@@ -29,13 +29,17 @@ const (
 	// releasedAt is the same in microseconds.
 	releasedAt = 946684800_000000
 	// notLater is the condition that the server's clock, at the moment, is not
-	// past a bound in microseconds of Unix time, a parameter. What makes the
-	// passed time doubtful counts as late.
-	notLater = passed + " BETWEEN 0 AND ?-" + now
-	// moment is a time of the server's that was read from it, a parameter in
+	// past a bound in microseconds of Unix time, a parameter, and that the
+	// statement has not gone on for longer than a second one, as none has that is
+	// in time. What makes the passed time doubtful counts as late: a session whose
+	// time somebody has set (SET timestamp) writes leases that have ended.
+	notLater = passed + " BETWEEN 0 AND LEAST(?-" + now + ",?)"
+	// moment is the server's clock at the moment, so also in such a session.
+	moment = now + "+GREATEST(" + passed + ",0)"
+	// given is a time of the server's that was read from it, a parameter in
 	// microseconds of Unix time; never lies behind all of them.
-	moment = "TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND"
-	never  = 250_000_000_000_000_000
+	given = "TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND"
+	never = 250_000_000_000_000_000
 	// live tells a row that somebody holds, by the clock of the moment.
 	live = "expire_at > UTC_TIMESTAMP(6) + INTERVAL " + passed + " MICROSECOND"
 )

@@ -22,7 +22,10 @@ type Options struct {
 	// 0 means 500 ms.
 	CallTimeout time.Duration
 	// MaxCalls bounds the statements that are under way at once, and so the
-	// connections that the store takes from the pool. 0 means 32.
+	// connections that the store takes from the pool; the background work takes
+	// one more for each Locker. A quarter, and one at least, is kept for
+	// renewals, so that calls that hang take no other lock's lease away. 0 means
+	// 32; the least is 2.
 	MaxCalls int
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
@@ -64,14 +67,15 @@ type Store struct {
 	floor  atomic.Int64
 	asking singleflight.Group
 	server atomic.Pointer[server]
-	stmts  sync.Map // prepared, by text
+	stmts  sync.Map // prepared, by text; and those that were prepared twice, by address
 	alone  suspects // of renewals
 
 	pace    pace
 	members sync.WaitGroup // registered processes
 
-	places chan struct{} // one for each call under way
-	quit   chan struct{} // closed by Close
+	places   places        // of all calls but renewals
+	renewals places        // of renewals: they wait for no others
+	quit     chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards closed, and calls against Close
 	closed bool
@@ -109,12 +113,15 @@ func New(db *sqlx.DB, opt Options) *Store {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	s.places = make(chan struct{}, opt.MaxCalls)
+	own := max(1, opt.MaxCalls/4)
+	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
 	return s
 }
 
 // Close ends the store, but not the pool. Calls that are under way end within
-// CallTimeout, and Close returns when they have. It is idempotent.
+// CallTimeout, and Close returns when they have. Its statements are closed, too;
+// a connection on which another query of the pool's owner runs longer than
+// CallTimeout gives them up when that has ended. It is idempotent.
 func (s *Store) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -124,11 +131,23 @@ func (s *Store) Close() {
 	s.mu.Unlock()
 	s.members.Wait()
 	s.calls.Wait()
-	s.stmts.Range(func(_, stmt any) bool {
-		stmt.(*sqlx.Stmt).Close()
-		return true
-	})
-	s.stmts.Clear()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		// Each waits for the connections that it was prepared on, whoever uses
+		// them at the moment.
+		s.stmts.Range(func(text, stmt any) bool {
+			s.stmts.Delete(text)
+			stmt.(*sqlx.Stmt).Close()
+			return true
+		})
+	}()
+	limit := time.NewTimer(s.timeout)
+	defer limit.Stop()
+	select {
+	case <-closed:
+	case <-limit.C:
+	}
 }
 
 // Tier is tierlock.MySQL.
@@ -180,7 +199,7 @@ func (s *Store) ready(ctx context.Context, until time.Time) (*server, error) {
 	// One asks for all. It has a deadline of its own: the first to ask may be
 	// the first to leave.
 	asked := s.asking.DoChan("server", func() (any, error) {
-		return call(s, context.WithoutCancel(ctx), time.Now().Add(s.timeout), s.ask)
+		return call(s, s.places, context.WithoutCancel(ctx), time.Now().Add(s.timeout), s.ask)
 	})
 	limit := time.NewTimer(time.Until(until))
 	defer limit.Stop()

@@ -1,0 +1,146 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/mysqlstore"
+)
+
+// Calls that hang, here for rows that somebody's open transaction has locked, are
+// as many as there are places, and more wait behind them. Renewals of other locks
+// are done all the same.
+func TestHangingCallsLeaveRoomForRenewals(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 2 * time.Second})
+	const hot = 60
+	for i := range hot {
+		mustAcquire(t, s, ask(fmt.Sprint("hot", i), "h", time.Hour))
+	}
+	mine := ask("mine", "m", time.Hour)
+	mine.Name.Resource = "other"
+	mustAcquire(t, s, mine)
+
+	tx := pool(t, srv.DSN("")).MustBegin()
+	defer tx.Rollback()
+	tx.MustExec("SELECT 1 FROM lock_record WHERE namespace='test' AND resource_id='order:settle' FOR UPDATE")
+	ctx, cancel := context.WithCancel(context.Background())
+	var callers sync.WaitGroup
+	defer callers.Wait()
+	defer cancel()
+	var gaveUp sync.WaitGroup
+	gaveUp.Add(hot)
+	for i := range hot {
+		callers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				_, err := s.Acquire(ctx, ask(fmt.Sprint("hot", i), "other", time.Hour))
+				if err == nil {
+					t.Error("an acquire of a locked row was answered; the test is not what it should be")
+					return
+				}
+				if n == 0 {
+					gaveUp.Done()
+				}
+			}
+		})
+	}
+	gaveUp.Wait()
+	for range 5 {
+		res := s.Renew(ctx, []tierlock.RenewRequest{{Name: mine.Name, Lease: "m", TTL: time.Hour}})
+		if res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
+			t.Errorf("renewal of another lock: got %v; wanted owned", res[0])
+		}
+	}
+}
+
+// A caller who has left may use the requests again while the statement that was
+// made of them is under way. (The race detector tells.)
+func TestRenewOwnsItsRequests(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), calm)
+	mustAcquire(t, s, ask("0", "l", time.Minute))
+	reqs := make([]tierlock.RenewRequest, 100)
+	for round := range 100 {
+		for i := range reqs {
+			reqs[i] = tierlock.RenewRequest{Name: name(fmt.Sprint(i)), Lease: "l", TTL: time.Minute}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(round)*20*time.Microsecond)
+		s.Renew(ctx, reqs)
+		cancel()
+	}
+}
+
+// Close waits for its own calls, and not for a query of the pool's owner that
+// happens to run on a connection that the store has used.
+func TestCloseDoesNotWaitForOthersQueries(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	db.SetMaxOpenConns(1)
+	s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: time.Second})
+	mustAcquire(t, s, ask("k", "l", time.Minute))
+	prepared := func() int64 {
+		var v string
+		if err := pool(t, srv.DSN("")).QueryRow("SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").Scan(new(string), &v); err != nil {
+			t.Fatal(err)
+		}
+		var n int64
+		fmt.Sscan(v, &n)
+		return n
+	}
+	if n := prepared(); n == 0 {
+		t.Fatal("no prepared statement on the server; wanted that of the acquire")
+	}
+	const theirs = 8 * time.Second
+	query := make(chan error)
+	go func() {
+		_, err := db.Exec("DO SLEEP(8)")
+		query <- err
+	}()
+	rig.Eventually(t, 5*time.Second, "the query runs", func() bool {
+		return number(t, pool(t, srv.DSN("")).DB, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'DO SLEEP%'") == 1
+	})
+	began := time.Now()
+	s.Close()
+	if took := time.Since(began); took > theirs/2 {
+		t.Errorf("Close took %v; wanted about CallTimeout, a second, at most", took)
+	}
+	if err := <-query; err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 5*time.Second, "no statement is left on the server", func() bool { return prepared() == 0 })
+}
+
+// A clean-up that fails is repeated with the next beat: that the lease of a dead
+// process has ended long ago makes it no more urgent.
+func TestFailingCleanUpIsPaced(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	s, log := paced(t, srv)
+	s.SetPace(200*time.Millisecond, 1500*time.Millisecond, time.Hour, time.Hour)
+	register(s, 1)
+	db.MustExec("INSERT INTO lock_member VALUES ('n', ?, 5, 0, 1, 'app', 'dead', 2, UTC_TIMESTAMP(6))", memberID(2))
+	mustAcquire(t, s, ask("dead", memberID(2)+"-a", 5*time.Second))
+	rig.Eventually(t, 20*time.Second, "the dead member is reported", func() bool { return log.count("lock=n:r/dead ") == 1 })
+	db.MustExec("RENAME TABLE lock_record TO elsewhere")
+	rig.Eventually(t, 10*time.Second, "the clean-up fails", func() bool { return log.count("background work fails") > 0 })
+	time.Sleep(5 * time.Second) // the lease has ended
+	beats := func() int64 { return number(t, db.DB, "SELECT beat FROM lock_member WHERE member=?", memberID(1)) }
+	before := beats()
+	time.Sleep(2 * time.Second)
+	if n := beats() - before; n > 14 {
+		t.Errorf("%d beats in 2 s; wanted one each 200 ms", n)
+	}
+}
