@@ -20,72 +20,83 @@ const callTimeout = tierlock.DefaultCallTimeout
 // error; afterwards the key is absent and nothing renews it.
 func TestCancelledAroundTheReply(t *testing.T) {
 	noLeak(t)
-	const reply, from, to = 200, 150, 300 // ms
-	const batches = 6                     // not all at once: the reply is to come on time
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
-	s := newSpy(open(t, proxy.Addr))
-	l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 3 * time.Second})
-	mustUnlock(t, mustLock(t, l, "job", "first")) // the store then knows the server's clock
-	proxy.Delay(0, reply*time.Millisecond)
+	onEach(t, func(t *testing.T, d *deployment) {
+		const reply, from, to = 200, 150, 300 // ms
+		const batches = 6                     // not all at once: the reply is to come on time
+		proxy := rig.NewProxy(t, d.addr)
+		s := newSpy(d.open(t, proxy.Addr))
+		l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 3 * time.Second})
+		// The store then knows the server's clock, and where a call needs a
+		// connection for itself it has as many as are used at once.
+		proxy.Delay(0, 20*time.Millisecond)
+		for range 3 {
+			each((to-from)/batches, func(i int) error {
+				k, err := l.Lock(bg, "job", fmt.Sprint(i), tierlock.Wait(patience))
+				return errors.Join(err, k.Unlock())
+			}, t)
+		}
+		proxy.Delay(0, reply*time.Millisecond)
 
-	var locked, refused [to]bool
-	cancelled := func(i int) error {
-		ctx, cancel := context.WithCancel(bg)
-		defer cancel()
-		timer := time.AfterFunc(time.Duration(i)*time.Millisecond, cancel)
-		defer timer.Stop()
-		k, err := l.Lock(ctx, "job", fmt.Sprint(i))
-		if err != nil {
-			refused[i] = true
-			if !errors.Is(err, context.Canceled) {
-				return fmt.Errorf("cancelled after %d ms: %w", i, err)
+		var locked, refused [to]bool
+		cancelled := func(i int) error {
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			timer := time.AfterFunc(time.Duration(i)*time.Millisecond, cancel)
+			defer timer.Stop()
+			k, err := l.Lock(ctx, "job", fmt.Sprint(i))
+			if err != nil {
+				refused[i] = true
+				if !errors.Is(err, context.Canceled) {
+					return fmt.Errorf("cancelled after %d ms: %w", i, err)
+				}
+				return nil
 			}
-			return nil
+			locked[i] = true
+			select {
+			case <-k.Context().Done():
+			case <-time.After(patience):
+				return fmt.Errorf("cancelled after %d ms: the lock's context goes on", i)
+			}
+			if !errors.Is(k.Err(), context.Canceled) {
+				return fmt.Errorf("cancelled after %d ms: the lock says %w", i, k.Err())
+			}
+			return k.Unlock()
 		}
-		locked[i] = true
-		select {
-		case <-k.Context().Done():
-		case <-time.After(patience):
-			return fmt.Errorf("cancelled after %d ms: the lock's context goes on", i)
+		for b := range batches {
+			each((to-from)/batches, func(i int) error { return cancelled(from + i*batches + b) }, t)
 		}
-		if !errors.Is(k.Err(), context.Canceled) {
-			return fmt.Errorf("cancelled after %d ms: the lock says %w", i, k.Err())
+		ended := time.Now()
+		n := 0
+		for i := range locked {
+			if locked[i] {
+				n++
+			}
+			if i >= from && locked[i] == refused[i] {
+				t.Errorf("%d ms: locked %v, refused %v", i, locked[i], refused[i])
+			}
 		}
-		return k.Unlock()
-	}
-	for b := range batches {
-		each((to-from)/batches, func(i int) error { return cancelled(from + i*batches + b) }, t)
-	}
-	ended := time.Now()
-	n := 0
-	for i := range locked {
-		if locked[i] {
-			n++
+		t.Logf("%d of %d calls got the lock", n, to-from)
+		if n == 0 || n == to-from {
+			t.Error("the delays lie all on one side of the reply")
 		}
-		if i >= from && locked[i] == refused[i] {
-			t.Errorf("%d ms: locked %v, refused %v", i, locked[i], refused[i])
+		// A round trip from when nothing more can come, and what a busy machine
+		// adds.
+		linger := s.Linger()
+		rig.Eventually(t, linger+reply*time.Millisecond+slack, "all keys are absent", func() bool {
+			return d.locks(t) == 0
+		})
+		idle(t, l)
+		time.Sleep(time.Until(ended.Add(1500 * time.Millisecond))) // a renewal would be due
+		if n := d.locks(t); n > 0 {
+			t.Errorf("%d keys came back", n)
 		}
-	}
-	t.Logf("%d of %d calls got the lock", n, to-from)
-	if n == 0 || n == to-from {
-		t.Error("the delays lie all on one side of the reply")
-	}
-	// A round trip from now, and what a busy machine adds.
-	rig.Eventually(t, reply*time.Millisecond+slack, "all keys are absent", func() bool {
-		return len(srv.Do("KEYS", keyOf("job", "*")).([]any)) == 0
+		s.mu.Lock()
+		if len(s.renewals) > 0 {
+			t.Errorf("%d leases were renewed", len(s.renewals))
+		}
+		s.mu.Unlock()
+		proxy.Delay(0, 0)
 	})
-	idle(t, l)
-	time.Sleep(time.Until(ended.Add(1500 * time.Millisecond))) // a renewal would be due
-	if keys := srv.Do("KEYS", keyOf("job", "*")).([]any); len(keys) > 0 {
-		t.Errorf("keys came back: %v", keys)
-	}
-	s.mu.Lock()
-	if len(s.renewals) > 0 {
-		t.Errorf("%d leases were renewed", len(s.renewals))
-	}
-	s.mu.Unlock()
-	proxy.Delay(0, 0)
 }
 
 // Scenario 42: the request goes through, the reply is dropped, then the
@@ -94,57 +105,59 @@ func TestCancelledAroundTheReply(t *testing.T) {
 // back.
 func TestReplyDroppedThenReset(t *testing.T) {
 	noLeak(t)
-	for name, try := range map[string]bool{"waiting": false, "trying": true} {
-		t.Run(name, func(t *testing.T) {
-			srv := rig.Redis(t)
-			proxy := rig.NewProxy(t, srv.Addr)
-			s := newSpy(open(t, proxy.Addr))
-			l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 10 * time.Second, Wait: 5 * time.Second})
-			mustUnlock(t, mustLock(t, l, "job", "first"))
-			proxy.DropReplies()
-			type outcome struct {
-				k   *tierlock.Lock
-				err error
-			}
-			got := make(chan outcome)
-			go func() {
-				var opts []tierlock.Option
+	onEach(t, func(t *testing.T, d *deployment) {
+		for name, try := range map[string]bool{"waiting": false, "trying": true} {
+			t.Run(name, func(t *testing.T) {
+				proxy := rig.NewProxy(t, d.addr)
+				s := newSpy(d.open(t, proxy.Addr))
+				l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 10 * time.Second, Wait: 5 * time.Second})
+				mustUnlock(t, mustLock(t, l, "job", "first"))
+				proxy.DropReplies()
+				type outcome struct {
+					k   *tierlock.Lock
+					err error
+				}
+				got := make(chan outcome)
+				go func() {
+					var opts []tierlock.Option
+					if try {
+						opts = append(opts, tierlock.NoWait())
+					}
+					k, err := l.Lock(bg, "job", "k", opts...)
+					got <- outcome{k, err}
+				}()
+				var token tierlock.Token
+				rig.Eventually(t, patience, "the server has granted", func() bool {
+					var held bool
+					token, _, held = d.look(t, "job", "k")
+					return held
+				})
+				proxy.Cut()
+				proxy.Pass()
+				passed := time.Now()
+				o := <-got
 				if try {
-					opts = append(opts, tierlock.NoWait())
+					wantIs(t, "TryLock", o.err, tierlock.ErrUnavailable)
+					wantNotIs(t, "TryLock", o.err, tierlock.ErrHeld)
+					d.goneWithin(t, time.Until(passed.Add(slack)), "job", "k")
+				} else {
+					if o.err != nil {
+						t.Fatal(o.err)
+					}
+					if o.k.Token().Fence != token.Fence || o.k.Token().Lease != token.Lease {
+						t.Errorf("granted %v, then %v", token, o.k.Token())
+					}
+					mustUnlock(t, o.k)
 				}
-				k, err := l.Lock(bg, "job", "k", opts...)
-				got <- outcome{k, err}
-			}()
-			var token tierlock.Token
-			rig.Eventually(t, patience, "the server has granted", func() bool {
-				text := srv.Text("GET", keyOf("job", "k"))
-				return text != "" && token.UnmarshalJSON([]byte(text)) == nil
+				idle(t, l)
+				d.wantGone(t, "job", "k")
+				if n := s.renewed(token.Lease); n > 0 {
+					t.Errorf("%d renewals", n)
+				}
+				mustUnlock(t, mustLock(t, l, "job", "k"))
 			})
-			proxy.Cut()
-			proxy.Pass()
-			passed := time.Now()
-			o := <-got
-			if try {
-				wantIs(t, "TryLock", o.err, tierlock.ErrUnavailable)
-				wantNotIs(t, "TryLock", o.err, tierlock.ErrHeld)
-				goneWithin(t, srv, time.Until(passed.Add(slack)), "job", "k")
-			} else {
-				if o.err != nil {
-					t.Fatal(o.err)
-				}
-				if o.k.Token().Fence != token.Fence || o.k.Token().Lease != token.Lease {
-					t.Errorf("granted %v, then %v", token, o.k.Token())
-				}
-				mustUnlock(t, o.k)
-			}
-			idle(t, l)
-			wantGone(t, srv, "job", "k")
-			if n := s.renewed(token.Lease); n > 0 {
-				t.Errorf("%d renewals", n)
-			}
-			mustUnlock(t, mustLock(t, l, "job", "k"))
-		})
-	}
+		}
+	})
 }
 
 // Scenarios 10, 11 and 42: Redis is stopped (SIGSTOP), a call with
@@ -193,26 +206,27 @@ func TestRedisStopped(t *testing.T) {
 // Scenario 31: the caller's context is cancelled and then the lock is unlocked.
 // The key is gone and the error nil.
 func TestUnlockAfterCancel(t *testing.T) {
-	srv := rig.Redis(t)
-	s := newSpy(open(t, srv.Addr))
-	l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 3 * time.Second})
-	ctx, cancel := context.WithCancel(bg)
-	k, err := l.Lock(ctx, "job", "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	cancelled := waitEnd(t, k)
-	wantIs(t, "cause", context.Cause(k.Context()), context.Canceled)
-	time.Sleep(1500 * time.Millisecond) // a renewal was due at 1 s
-	if n := s.renewedAfter(k.Token().Lease, cancelled); n > 0 {
-		t.Errorf("%d renewals after the caller's context ended", n)
-	}
-	if srv.Int("EXISTS", keyOf("job", "k")) != 1 {
-		t.Error("the key went before the unlock: the body may still run")
-	}
-	mustUnlock(t, k)
-	wantGone(t, srv, "job", "k")
+	onEach(t, func(t *testing.T, d *deployment) {
+		s := newSpy(d.open(t, d.addr))
+		l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: 3 * time.Second})
+		ctx, cancel := context.WithCancel(bg)
+		k, err := l.Lock(ctx, "job", "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		cancelled := waitEnd(t, k)
+		wantIs(t, "cause", context.Cause(k.Context()), context.Canceled)
+		time.Sleep(1500 * time.Millisecond) // a renewal was due at 1 s
+		if n := s.renewedAfter(k.Token().Lease, cancelled); n > 0 {
+			t.Errorf("%d renewals after the caller's context ended", n)
+		}
+		if _, _, held := d.look(t, "job", "k"); !held {
+			t.Error("the key went before the unlock: the body may still run")
+		}
+		mustUnlock(t, k)
+		d.wantGone(t, "job", "k")
+	})
 }
 
 // Scenario 32: Redis becomes a black hole before Unlock. Unlock returns an error
@@ -220,35 +234,36 @@ func TestUnlockAfterCancel(t *testing.T) {
 // Redis is back.
 func TestBlackHoleDuringUnlock(t *testing.T) {
 	noLeak(t)
-	const ttl = 3 * time.Second
-	for name, held := range map[string]time.Duration{"at once": 0, "renewal in flight": ttl/3 + 100*time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			srv := rig.Redis(t)
-			proxy := rig.NewProxy(t, srv.Addr)
-			s := newSpy(open(t, proxy.Addr))
-			l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl})
-			k := mustLock(t, l, "job", "k")
-			proxy.BlackHole()
-			time.Sleep(held)
-			start := time.Now()
-			err := k.Unlock()
-			between(t, "time of Unlock", time.Since(start), 0, 2*callTimeout+slack)
-			unlocked := time.Now()
-			wantIs(t, "Unlock", err, tierlock.ErrUnavailable)
-			wantNotIs(t, "Unlock", err, tierlock.ErrLost)
-			wantIs(t, "cause", context.Cause(k.Context()), tierlock.ErrReleased)
-			time.Sleep(300 * time.Millisecond)
-			proxy.Pass()
-			passed := time.Now()
-			goneWithin(t, srv, ttl+slack, "job", "k")
-			t.Logf("key gone %v after the recovery", time.Since(passed))
-			idle(t, l)
-			time.Sleep(ttl / 2)
-			wantGone(t, srv, "job", "k")
-			if n := s.renewedAfter(k.Token().Lease, unlocked); n > 0 {
-				t.Errorf("%d renewals began after Unlock", n)
-			}
-			mustUnlock(t, mustLock(t, l, "job", "k", tierlock.UntilDone()))
-		})
-	}
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl = 3 * time.Second
+		for name, held := range map[string]time.Duration{"at once": 0, "renewal in flight": ttl/3 + 100*time.Millisecond} {
+			t.Run(name, func(t *testing.T) {
+				proxy := rig.NewProxy(t, d.addr)
+				s := newSpy(d.open(t, proxy.Addr))
+				l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl})
+				k := mustLock(t, l, "job", "k")
+				proxy.BlackHole()
+				time.Sleep(held)
+				start := time.Now()
+				err := k.Unlock()
+				between(t, "time of Unlock", time.Since(start), 0, 2*callTimeout+slack)
+				unlocked := time.Now()
+				wantIs(t, "Unlock", err, tierlock.ErrUnavailable)
+				wantNotIs(t, "Unlock", err, tierlock.ErrLost)
+				wantIs(t, "cause", context.Cause(k.Context()), tierlock.ErrReleased)
+				time.Sleep(300 * time.Millisecond)
+				proxy.Pass()
+				passed := time.Now()
+				d.goneWithin(t, ttl+slack, "job", "k")
+				t.Logf("key gone %v after the recovery", time.Since(passed))
+				idle(t, l)
+				time.Sleep(ttl / 2)
+				d.wantGone(t, "job", "k")
+				if n := s.renewedAfter(k.Token().Lease, unlocked); n > 0 {
+					t.Errorf("%d renewals began after Unlock", n)
+				}
+				mustUnlock(t, mustLock(t, l, "job", "k", tierlock.UntilDone()))
+			})
+		}
+	})
 }

@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -193,17 +194,17 @@ func noLeak(t *testing.T) {
 	})
 }
 
-// spy is a Redis store that notes when each lease was asked to be renewed, and
+// spy is a store that notes when each lease was asked to be renewed, and
 // how often a lock was asked for.
 type spy struct {
-	*redisstore.Store
+	tierlock.Store
 
 	mu       sync.Mutex
 	renewals map[string][]time.Time // by lease; when the call began
 	acquires []time.Time
 }
 
-func newSpy(s *redisstore.Store) *spy { return &spy{Store: s, renewals: make(map[string][]time.Time)} }
+func newSpy(s tierlock.Store) *spy { return &spy{Store: s, renewals: make(map[string][]time.Time)} }
 
 func (s *spy) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
 	now := time.Now()
@@ -220,6 +221,22 @@ func (s *spy) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierloc
 	s.acquires = append(s.acquires, time.Now())
 	s.mu.Unlock()
 	return s.Store.Acquire(ctx, req)
+}
+
+// Watch is the store's, or what is as good as its having none.
+func (s *spy) Watch(ctx context.Context, name tierlock.Name) (tierlock.Watch, error) {
+	if w, ok := s.Store.(tierlock.Watcher); ok {
+		return w.Watch(ctx, name)
+	}
+	return nil, fmt.Errorf("%w: no push", tierlock.ErrUnavailable)
+}
+
+// Linger likewise.
+func (s *spy) Linger() time.Duration {
+	if l, ok := s.Store.(tierlock.Lingering); ok {
+		return l.Linger()
+	}
+	return 0
 }
 
 // renewedAfter is how many renewals of a lease began after at.
@@ -249,6 +266,7 @@ func (s *spy) asked(at time.Time) (n int) {
 }
 
 var (
-	_ tierlock.Store   = (*spy)(nil)
-	_ tierlock.Watcher = (*spy)(nil)
+	_ tierlock.Store     = (*spy)(nil)
+	_ tierlock.Watcher   = (*spy)(nil)
+	_ tierlock.Lingering = (*spy)(nil)
 )

@@ -124,32 +124,33 @@ func TestNames(t *testing.T) {
 // holder's, in processes of their own. They have nothing to do with each other.
 func TestWaitLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
-	const ttl, hold = 500 * time.Millisecond, 4 * time.Second
-	res := tierlock.Resource{Name: "job", TTL: ttl}
-	srv := rig.Redis(t)
-	p := newPeer(t, peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}})
-	id, _ := p.lock("job", "k", patience)
-	l := newLocker(t, open(t, srv.Addr), res)
-	got := make(chan time.Time, 1)
-	go func() {
-		k, err := l.Lock(bg, "job", "k", tierlock.Wait(time.Minute))
-		got <- time.Now()
-		if err != nil {
-			t.Error(err)
-			return
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl, hold = 500 * time.Millisecond, 4 * time.Second
+		res := tierlock.Resource{Name: "job", TTL: ttl}
+		p := newPeer(t, d.peer(d.addr, res))
+		id, _ := p.lock("job", "k", patience)
+		l := newLocker(t, d.open(t, d.addr), res)
+		got := make(chan time.Time, 1)
+		go func() {
+			k, err := l.Lock(bg, "job", "k", tierlock.Wait(time.Minute))
+			got <- time.Now()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := k.Unlock(); err != nil {
+				t.Error(err)
+			}
+		}()
+		select {
+		case <-got:
+			t.Fatal("it did not wait")
+		case <-time.After(hold):
 		}
-		if err := k.Unlock(); err != nil {
-			t.Error(err)
+		e := p.unlock(id)
+		if e.Err != "" {
+			t.Errorf("the holder: %s", e.Err)
 		}
-	}()
-	select {
-	case <-got:
-		t.Fatal("it did not wait")
-	case <-time.After(hold):
-	}
-	e := p.unlock(id)
-	if e.Err != "" {
-		t.Errorf("the holder: %s", e.Err)
-	}
-	between(t, "from the release to the lock", (<-got).Sub(e.at()), -slack, time.Second+slack)
+		between(t, "from the release to the lock", (<-got).Sub(e.at()), -slack, time.Second+slack)
+	})
 }

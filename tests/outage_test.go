@@ -187,35 +187,36 @@ func TestSlowNetworkIsNoOutage(t *testing.T) {
 // Scenario 52: a wait of 25 ms, and a context of 25 ms, against a server that
 // takes 200 ms. The call returns on time, and nothing stays.
 func TestShortWaitAgainstSlowServer(t *testing.T) {
-	const wait, server = 25 * time.Millisecond, 200 * time.Millisecond
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
-	s := newSpy(open(t, proxy.Addr))
-	l := newLocker(t, s, tierlock.Resource{Name: "job"})
-	mustUnlock(t, mustLock(t, l, "job", "first"))
-	proxy.Delay(server/2, server/2)
-	for i := range 5 {
-		start := time.Now()
-		_, err := l.Lock(bg, "job", "k", tierlock.Wait(wait))
-		between(t, fmt.Sprintf("wait %d", i), time.Since(start), wait, server-wait)
-		wantIs(t, "wait", err, tierlock.ErrUnavailable)
-		wantNotIs(t, "wait", err, tierlock.ErrHeld)
+	onEach(t, func(t *testing.T, d *deployment) {
+		const wait, server = 25 * time.Millisecond, 200 * time.Millisecond
+		proxy := rig.NewProxy(t, d.addr)
+		s := newSpy(d.open(t, proxy.Addr))
+		l := newLocker(t, s, tierlock.Resource{Name: "job"})
+		mustUnlock(t, mustLock(t, l, "job", "first"))
+		proxy.Delay(server/2, server/2)
+		for i := range 5 {
+			start := time.Now()
+			_, err := l.Lock(bg, "job", "k", tierlock.Wait(wait))
+			between(t, fmt.Sprintf("wait %d", i), time.Since(start), wait, server-wait)
+			wantIs(t, "wait", err, tierlock.ErrUnavailable)
+			wantNotIs(t, "wait", err, tierlock.ErrHeld)
 
-		ctx, cancel := context.WithTimeout(bg, wait)
-		start = time.Now()
-		_, err = l.Lock(ctx, "job", "k")
-		between(t, fmt.Sprintf("context %d", i), time.Since(start), wait, server-wait)
-		wantIs(t, "context", err, tierlock.ErrUnavailable, context.DeadlineExceeded)
-		wantNotIs(t, "context", err, tierlock.ErrHeld)
-		cancel()
-	}
-	if !l.Status().Stores[0].Available {
-		t.Error("the caller's own short time counts as an outage")
-	}
-	proxy.Delay(0, 0)
-	idle(t, l)
-	wantGone(t, srv, "job", "k")
-	mustUnlock(t, mustLock(t, l, "job", "k"))
+			ctx, cancel := context.WithTimeout(bg, wait)
+			start = time.Now()
+			_, err = l.Lock(ctx, "job", "k")
+			between(t, fmt.Sprintf("context %d", i), time.Since(start), wait, server-wait)
+			wantIs(t, "context", err, tierlock.ErrUnavailable, context.DeadlineExceeded)
+			wantNotIs(t, "context", err, tierlock.ErrHeld)
+			cancel()
+		}
+		if !l.Status().Stores[0].Available {
+			t.Error("the caller's own short time counts as an outage")
+		}
+		proxy.Delay(0, 0)
+		idle(t, l)
+		d.wantGone(t, "job", "k")
+		mustUnlock(t, mustLock(t, l, "job", "k"))
+	})
 }
 
 // Scenarios 1, 45 and 47: what a caller is told depends on what was heard. A key

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
 	"github.com/tierlock/tierlock/mysqlstore"
@@ -23,7 +25,8 @@ import (
 // processes of one machine (and Redis) share.
 
 type peerConfig struct {
-	Addr      string
+	Addr      string // of Redis
+	Locks     string // DSN of the MySQL that keeps the locks, where Addr is empty
 	NoPush    bool
 	Resources []tierlock.Resource
 	DSN       string // of the business database, for look, begin and commit
@@ -86,7 +89,16 @@ func runPeer(args []string) {
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
 		die(err)
 	}
-	store, err := openStore(cfg.Addr, redisstore.Options{NoPush: cfg.NoPush})
+	var store tierlock.Store
+	var err error
+	if cfg.Addr != "" {
+		store, err = openStore(cfg.Addr, redisstore.Options{NoPush: cfg.NoPush})
+	} else {
+		var db *sqlx.DB
+		if db, err = sqlx.Open("mysql", cfg.Locks); err == nil {
+			store = mysqlstore.New(db, mysqlstore.Options{})
+		}
+	}
 	if err != nil {
 		die(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tierlock/tierlock"
-	"github.com/tierlock/tierlock/internal/rig"
 )
 
 // Re-entry by an explicit holder id from a second process (and scenario 103,
@@ -14,68 +13,70 @@ import (
 // past the TTL, nobody else enters, and at the end the key is free.
 func TestHolderIDFromASecondProcess(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
-	res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
-	srv := rig.Redis(t)
-	l := newLocker(t, open(t, srv.Addr), res)
-	cfg := peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}}
-	for _, killed := range []string{"first", "second"} {
-		t.Run(killed+" killed", func(t *testing.T) {
-			ps := []*peer{newPeer(t, cfg), newPeer(t, cfg)}
-			var ids [2]int
-			var tokens [2]tierlock.Token
-			for i, p := range ps {
-				ids[i] = p.send(order{Op: "lock", Resource: "job", Key: "k", Wait: patience, Holder: "import-7"})
-				tokens[i] = *p.wait(ids[i], "locked").Token
-			}
-			if tokens[0].Fence != tokens[1].Fence || tokens[0].Lease == tokens[1].Lease {
-				t.Errorf("fences %d and %d, leases %s and %s; want one fence, two leases",
-					tokens[0].Fence, tokens[1].Fence, tokens[0].Lease, tokens[1].Lease)
-			}
-			if rec, err := l.Inspect(bg, "job", "k"); err != nil || rec.Holds != 2 {
-				t.Errorf("Inspect: %+v, %v; want 2 holds", rec, err)
-			}
-			dead, alive := 0, 1
-			if killed == "second" {
-				dead, alive = 1, 0
-			}
-			ps[dead].p.Kill()
-			for end := time.Now().Add(3 * ttl); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-				_, err := l.TryLock(bg, "job", "k")
-				wantIs(t, "another caller", err, tierlock.ErrHeld)
-				_, err = l.TryLock(bg, "job", "k", tierlock.Holder("import-8"))
-				wantIs(t, "another holder id", err, tierlock.ErrHeld)
-			}
-			if rec, err := l.Inspect(bg, "job", "k"); err != nil || rec.Holds != 1 {
-				t.Errorf("Inspect after the crash: %+v, %v; want 1 hold", rec, err)
-			}
-			ps[alive].mustUnlock(ids[alive])
-			wantGone(t, srv, "job", "k")
-			next := mustLock(t, l, "job", "k")
-			if next.Token().Fence <= tokens[0].Fence {
-				t.Errorf("fence %d after %d", next.Token().Fence, tokens[0].Fence)
-			}
-			mustUnlock(t, next)
-		})
-	}
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl = time.Second
+		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
+		l := newLocker(t, d.open(t, d.addr), res)
+		cfg := d.peer(d.addr, res)
+		for _, killed := range []string{"first", "second"} {
+			t.Run(killed+" killed", func(t *testing.T) {
+				ps := []*peer{newPeer(t, cfg), newPeer(t, cfg)}
+				var ids [2]int
+				var tokens [2]tierlock.Token
+				for i, p := range ps {
+					ids[i] = p.send(order{Op: "lock", Resource: "job", Key: "k", Wait: patience, Holder: "import-7"})
+					tokens[i] = *p.wait(ids[i], "locked").Token
+				}
+				if tokens[0].Fence != tokens[1].Fence || tokens[0].Lease == tokens[1].Lease {
+					t.Errorf("fences %d and %d, leases %s and %s; want one fence, two leases",
+						tokens[0].Fence, tokens[1].Fence, tokens[0].Lease, tokens[1].Lease)
+				}
+				if rec, err := l.Inspect(bg, "job", "k"); err != nil || rec.Holds != 2 {
+					t.Errorf("Inspect: %+v, %v; want 2 holds", rec, err)
+				}
+				dead, alive := 0, 1
+				if killed == "second" {
+					dead, alive = 1, 0
+				}
+				ps[dead].p.Kill()
+				for end := time.Now().Add(3 * ttl); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+					_, err := l.TryLock(bg, "job", "k")
+					wantIs(t, "another caller", err, tierlock.ErrHeld)
+					_, err = l.TryLock(bg, "job", "k", tierlock.Holder("import-8"))
+					wantIs(t, "another holder id", err, tierlock.ErrHeld)
+				}
+				if rec, err := l.Inspect(bg, "job", "k"); err != nil || rec.Holds != 1 {
+					t.Errorf("Inspect after the crash: %+v, %v; want 1 hold", rec, err)
+				}
+				ps[alive].mustUnlock(ids[alive])
+				d.wantGone(t, "job", "k")
+				next := mustLock(t, l, "job", "k")
+				if next.Token().Fence <= tokens[0].Fence {
+					t.Errorf("fence %d after %d", next.Token().Fence, tokens[0].Fence)
+				}
+				mustUnlock(t, next)
+			})
+		}
+	})
 }
 
 // The same without a rest: the survivor unlocks at once, while the lease of the
 // killed one still runs. The key is free when that has expired.
 func TestHolderIDLastLeaseEndsTheHold(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
-	res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
-	srv := rig.Redis(t)
-	p := newPeer(t, peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}})
-	p.wait(p.send(order{Op: "lock", Resource: "job", Key: "k", Wait: patience, Holder: "import-7"}), "locked")
-	l := newLocker(t, open(t, srv.Addr), res)
-	mine := mustLock(t, l, "job", "k", tierlock.Holder("import-7"))
-	p.p.Kill()
-	killed := time.Now()
-	mustUnlock(t, mine)
-	_, err := l.TryLock(bg, "job", "k")
-	wantIs(t, "right after", err, tierlock.ErrHeld)
-	mustUnlock(t, mustLock(t, l, "job", "k", tierlock.Wait(patience)))
-	between(t, "from the kill to the next lock", time.Since(killed), 0, ttl+slack)
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl = 3 * time.Second // a try is worth margin/2, which a busy machine may use up
+		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
+		p := newPeer(t, d.peer(d.addr, res))
+		p.wait(p.send(order{Op: "lock", Resource: "job", Key: "k", Wait: patience, Holder: "import-7"}), "locked")
+		l := newLocker(t, d.open(t, d.addr), res)
+		mine := mustLock(t, l, "job", "k", tierlock.Holder("import-7"))
+		p.p.Kill()
+		killed := time.Now()
+		mustUnlock(t, mine)
+		_, err := l.TryLock(bg, "job", "k")
+		wantIs(t, "right after", err, tierlock.ErrHeld)
+		mustUnlock(t, mustLock(t, l, "job", "k", tierlock.Wait(patience)))
+		between(t, "from the kill to the next lock", time.Since(killed), 0, ttl+slack)
+	})
 }

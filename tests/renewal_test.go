@@ -13,105 +13,108 @@ import (
 // processes, one that waits and one that tries again and again. Nobody enters.
 func TestNobodyEntersALongHold(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
-	res := tierlock.Resource{Name: "job", TTL: ttl}
-	srv := rig.Redis(t)
-	k := mustLock(t, newLocker(t, open(t, srv.Addr), res), "job", "k")
-	cfg := peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}}
-	waiting, trying := newPeer(t, cfg), newPeer(t, cfg)
-	wait := waiting.send(order{Op: "lock", Resource: "job", Key: "k", Wait: 5 * ttl})
-	tries, late := 0, 0
-	for start := time.Now(); time.Since(start) < 5*ttl; tries++ {
-		e := trying.wait(trying.send(order{Op: "lock", Resource: "job", Key: "k"}), "refused")
-		switch {
-		case e.is("unavailable"): // on a busy machine a try may take longer than it is worth
-			late++
-		case !e.is("held"):
-			t.Fatalf("try %d: %s", tries, e.Err)
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl = 2 * time.Second
+		res := tierlock.Resource{Name: "job", TTL: ttl}
+		k := mustLock(t, newLocker(t, d.open(t, d.addr), res), "job", "k")
+		cfg := d.peer(d.addr, res)
+		waiting, trying := newPeer(t, cfg), newPeer(t, cfg)
+		wait := waiting.send(order{Op: "lock", Resource: "job", Key: "k", Wait: 5 * ttl})
+		tries, late := 0, 0
+		for start := time.Now(); time.Since(start) < 5*ttl; tries++ {
+			e := trying.wait(trying.send(order{Op: "lock", Resource: "job", Key: "k"}), "refused")
+			switch {
+			case e.is("unavailable"): // on a busy machine a try may take longer than it is worth
+				late++
+			case !e.is("held"):
+				t.Fatalf("try %d: %s", tries, e.Err)
+			}
+			time.Sleep(20 * time.Millisecond)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if late > tries/10 {
-		t.Errorf("%d of %d tries were without an answer", late, tries)
-	}
-	if e := waiting.wait(wait, "refused"); !e.is("held") {
-		t.Errorf("the waiter: %s", e.Err)
-	}
-	if k.Err() != nil {
-		t.Errorf("the holder: %v", k.Err())
-	}
-	mustUnlock(t, k)
-	wantGone(t, srv, "job", "k")
+		if late > tries/10 {
+			t.Errorf("%d of %d tries were without an answer", late, tries)
+		}
+		if e := waiting.wait(wait, "refused"); !e.is("held") {
+			t.Errorf("the waiter: %s", e.Err)
+		}
+		if k.Err() != nil {
+			t.Errorf("the holder: %v", k.Err())
+		}
+		mustUnlock(t, k)
+		d.wantGone(t, "job", "k")
+	})
 }
 
 // Scenario 19: one renewal is lost on its way. The lock is kept, and the next
 // try comes within a fraction of the interval.
 func TestOneLostRenewal(t *testing.T) {
 	t.Parallel()
-	const ttl = 6 * time.Second // the next regular attempt comes 2 s after the lost one
-	for name, drop := range map[string]func(*rig.Proxy){
-		"request": (*rig.Proxy).DropRequests,
-		"reply":   (*rig.Proxy).DropReplies,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			srv := rig.Redis(t)
-			proxy := rig.NewProxy(t, srv.Addr)
-			s := newSpy(open(t, proxy.Addr))
-			renewed := make(chan tierlock.RenewedEvent, 10)
-			cfg := config(s, tierlock.Resource{Name: "job", TTL: ttl})
-			cfg.Observer.Renewed = func(e tierlock.RenewedEvent) { renewed <- e }
-			k := mustLock(t, lockerOf(t, cfg), "job", "k")
-			drop(proxy)
-			rig.Eventually(t, patience, "a renewal is tried", func() bool { return s.renewed(k.Token().Lease) > 0 })
-			time.Sleep(10 * time.Millisecond)
-			proxy.Pass()
-			passed := time.Now()
-			select {
-			case e := <-renewed:
-				between(t, "from the end of the fault to a confirmed renewal", e.At.Sub(passed), 0, ttl/20+slack)
-			case <-k.Context().Done():
-				t.Fatalf("lost: %v", context.Cause(k.Context()))
-			}
-			time.Sleep(ttl)
-			if k.Err() != nil {
-				t.Errorf("later: %v", k.Err())
-			}
-			mustUnlock(t, k)
-		})
-	}
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl = 6 * time.Second // the next regular attempt comes 2 s after the lost one
+		for name, drop := range map[string]func(*rig.Proxy){
+			"request": (*rig.Proxy).DropRequests,
+			"reply":   (*rig.Proxy).DropReplies,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				proxy := rig.NewProxy(t, d.addr)
+				s := newSpy(d.open(t, proxy.Addr))
+				renewed := make(chan tierlock.RenewedEvent, 10)
+				cfg := config(s, tierlock.Resource{Name: "job", TTL: ttl})
+				cfg.Observer.Renewed = func(e tierlock.RenewedEvent) { renewed <- e }
+				k := mustLock(t, lockerOf(t, cfg), "job", name)
+				drop(proxy)
+				rig.Eventually(t, patience, "a renewal is tried", func() bool { return s.renewed(k.Token().Lease) > 0 })
+				time.Sleep(10 * time.Millisecond)
+				proxy.Pass()
+				passed := time.Now()
+				select {
+				case e := <-renewed:
+					between(t, "from the end of the fault to a confirmed renewal", e.At.Sub(passed), 0, ttl/20+slack)
+				case <-k.Context().Done():
+					t.Fatalf("lost: %v", context.Cause(k.Context()))
+				}
+				time.Sleep(ttl)
+				if k.Err() != nil {
+					t.Errorf("later: %v", k.Err())
+				}
+				mustUnlock(t, k)
+			})
+		}
+	})
 }
 
 // Scenarios 25, 27 and 102: the bound MaxHold of 2 s. The context ends with that
 // cause a margin before, the key is free on time although the body has not
 // returned, and no renewal brings it back.
 func TestMaxHold(t *testing.T) {
-	const ttl, bound = 2 * time.Second, 2 * time.Second
-	srv := rig.Redis(t)
-	s := newSpy(open(t, srv.Addr))
-	l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl, MaxHold: bound, Expect: ttl})
-	start := time.Now()
-	k := mustLock(t, l, "job", "k", tierlock.TTL(1300*time.Millisecond)) // so that it is renewed on the way
-	granted := time.Now()
-	time.Sleep(time.Until(start.Add(bound * 4 / 5)))
-	if n := s.renewed(k.Token().Lease); n == 0 {
-		t.Error("it was not renewed on the way to its bound")
-	}
-	// By the server's clock, which is this machine's.
-	expiry := time.UnixMilli(srv.Int("PEXPIRETIME", keyOf("job", "k")))
-	between(t, "the key's life", expiry.Sub(granted), bound-slack/2, bound+50*time.Millisecond)
-	ended := waitEnd(t, k)
-	wantIs(t, "cause", context.Cause(k.Context()), tierlock.ErrLeaseExceeded)
-	between(t, "end of the context", ended.Sub(start), bound-ttl/5, bound+slack/10)
-	if !ended.Before(expiry) {
-		t.Errorf("the context ended %v after the key", ended.Sub(expiry))
-	}
-	goneWithin(t, srv, time.Until(expiry)+slack, "job", "k")
-	time.Sleep(ttl)
-	wantGone(t, srv, "job", "k")
-	if n := s.renewedAfter(k.Token().Lease, ended); n > 0 {
-		t.Errorf("%d renewals after the bound", n)
-	}
-	wantIs(t, "Unlock", k.Unlock(), tierlock.ErrLeaseExceeded)
-	mustUnlock(t, mustLock(t, l, "job", "k"))
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl, bound = 2 * time.Second, 2 * time.Second
+		s := newSpy(d.open(t, d.addr))
+		l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl, MaxHold: bound, Expect: ttl})
+		start := time.Now()
+		k := mustLock(t, l, "job", "k", tierlock.TTL(1300*time.Millisecond)) // so that it is renewed on the way
+		granted := time.Now()
+		time.Sleep(time.Until(start.Add(bound * 4 / 5)))
+		if n := s.renewed(k.Token().Lease); n == 0 {
+			t.Error("it was not renewed on the way to its bound")
+		}
+		// By the server's clock, which is this machine's.
+		_, expiry, _ := d.look(t, "job", "k")
+		between(t, "the key's life", expiry.Sub(granted), bound-slack/2, bound+50*time.Millisecond)
+		ended := waitEnd(t, k)
+		wantIs(t, "cause", context.Cause(k.Context()), tierlock.ErrLeaseExceeded)
+		between(t, "end of the context", ended.Sub(start), bound-ttl/5, bound+slack/10)
+		if !ended.Before(expiry) {
+			t.Errorf("the context ended %v after the key", ended.Sub(expiry))
+		}
+		d.goneWithin(t, time.Until(expiry)+slack, "job", "k")
+		time.Sleep(ttl)
+		d.wantGone(t, "job", "k")
+		if n := s.renewedAfter(k.Token().Lease, ended); n > 0 {
+			t.Errorf("%d renewals after the bound", n)
+		}
+		wantIs(t, "Unlock", k.Unlock(), tierlock.ErrLeaseExceeded)
+		mustUnlock(t, mustLock(t, l, "job", "k"))
+	})
 }

@@ -126,36 +126,37 @@ func TestNoLostWakeUp(t *testing.T) {
 // process and in four. All get the lock.
 func TestManyWaitersAllSucceed(t *testing.T) {
 	t.Parallel()
-	const waiters, wait, section = 64, 5 * time.Second, 10 * time.Millisecond
-	res := tierlock.Resource{Name: "job", TTL: 10 * time.Second}
-	srv := rig.Redis(t)
-	for _, processes := range []int{1, 4} {
-		t.Run(strconv.Itoa(processes), func(t *testing.T) {
-			// Lockers are as independent as processes; the sections must not
-			// overlap, which one process can see.
-			lockers := make([]*tierlock.Locker, processes)
-			for i := range lockers {
-				lockers[i] = newLocker(t, open(t, srv.Addr), res)
-			}
-			inside := make(chan int, 1)
-			start := time.Now()
-			each(waiters, func(i int) error {
-				k, err := lockers[i%processes].Lock(bg, "job", "k", tierlock.Wait(wait))
-				if err != nil {
-					return err
+	onEach(t, func(t *testing.T, d *deployment) {
+		const waiters, wait, section = 64, 5 * time.Second, 10 * time.Millisecond
+		res := tierlock.Resource{Name: "job", TTL: 10 * time.Second}
+		for _, processes := range []int{1, 4} {
+			t.Run(strconv.Itoa(processes), func(t *testing.T) {
+				// Lockers are as independent as processes; the sections must not
+				// overlap, which one process can see.
+				lockers := make([]*tierlock.Locker, processes)
+				for i := range lockers {
+					lockers[i] = newLocker(t, d.open(t, d.addr), res)
 				}
-				select {
-				case inside <- i:
-				default:
-					return fmt.Errorf("another is inside")
-				}
-				time.Sleep(section)
-				<-inside
-				return k.Unlock()
-			}, t)
-			t.Logf("%d sections in %v", waiters, time.Since(start))
-		})
-	}
+				inside := make(chan int, 1)
+				start := time.Now()
+				each(waiters, func(i int) error {
+					k, err := lockers[i%processes].Lock(bg, "job", "k", tierlock.Wait(wait))
+					if err != nil {
+						return err
+					}
+					select {
+					case inside <- i:
+					default:
+						return fmt.Errorf("another is inside")
+					}
+					time.Sleep(section)
+					<-inside
+					return k.Unlock()
+				}, t)
+				t.Logf("%d sections in %v", waiters, time.Since(start))
+			})
+		}
+	})
 }
 
 // Scenario 57: the connection for messages is killed while the key is released,
