@@ -114,7 +114,8 @@ func (m *member) tell(ctx context.Context, err error) {
 	}
 }
 
-// beat says that the process lives, by one statement, and counts all that do.
+// beat says that the process lives, by one statement, counts all that do, and
+// learns the latest time that they know of the server.
 func (m *member) beat(ctx context.Context) (members int, err error) {
 	s := m.s
 	_, err = background(s, ctx, s.timeout, func(ctx context.Context, srv *server) (int64, error) {
@@ -127,14 +128,19 @@ func (m *member) beat(ctx context.Context) (members int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("beat of member %s: %w", m.ID, err)
 	}
-	count, err := background(s, ctx, s.timeout, func(ctx context.Context, _ *server) (n int, err error) {
-		stmt, err := s.prepared(ctx, "SELECT COUNT(*) FROM lock_member")
+	type all struct {
+		Count int   `db:"members"`
+		Floor int64 `db:"floor"`
+	}
+	others, err := background(s, ctx, s.timeout, func(ctx context.Context, _ *server) (a all, err error) {
+		stmt, err := s.prepared(ctx, "SELECT COUNT(*) AS members, COALESCE(MAX(floor),0) AS floor FROM lock_member")
 		if err == nil {
-			err = stmt.GetContext(ctx, &n)
+			err = stmt.GetContext(ctx, &a)
 		}
-		return n, err
+		return a, err
 	})
-	return count, err
+	s.raise(others.Floor) // before rows go whose fences reach up to it: see sweep
+	return others.Count, err
 }
 
 // leave takes the process off the list. It is silent where that fails: its row

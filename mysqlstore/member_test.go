@@ -234,3 +234,61 @@ func TestSweep(t *testing.T) {
 		t.Errorf("fence %d after the row went; wanted more than %d", again.Fence, old[0].Fence)
 	}
 }
+
+// The fences of a lock rise although its row would have gone, and the server's
+// clock was stepped back after that: a row stays until processes that have heard
+// nothing of the server since could learn of the time.
+func TestFencesRiseWhereRowsAreSwept(t *testing.T) {
+	t.Parallel()
+	srv, clock := rig.MariaDBWithClock(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	idle, busy := open(t, srv.DSN(""), calm), open(t, srv.DSN(""), calm)
+	mustAcquire(t, idle, ask("other", "o", time.Second))
+	clock.Step(time.Hour)
+	first := mustAcquire(t, busy, ask("k", "1", time.Second))
+	if _, err := busy.Release(t.Context(), tierlock.ReleaseRequest{Name: name("k"), Lease: "1"}); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(time.Hour)
+	if _, err := busy.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(-2 * time.Hour)
+	second := mustAcquire(t, idle, ask("k", "2", time.Second))
+	if second.Fence <= first.Fence {
+		t.Errorf("fence %d after %d; wanted more", second.Fence, first.Fence)
+	}
+	// The next sweep may take it.
+	if _, err := idle.Release(t.Context(), tierlock.ReleaseRequest{Name: name("k"), Lease: "2"}); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(2 * time.Hour)
+	if n, err := busy.Sweep(t.Context()); err != nil || n == 0 {
+		t.Errorf("the second sweep deleted %d, error %v; wanted what is old", n, err)
+	}
+	if n := number(t, db, "SELECT COUNT(*) FROM lock_record WHERE business_id='k'"); n != 0 {
+		t.Error("the row is still there after the second sweep")
+	}
+}
+
+// Each process learns the latest time that the others know of the server, the
+// cleaner or not.
+func TestMembersLearnTheFloor(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	var stores []*mysqlstore.Store
+	for i := range 2 {
+		s, _ := quick(t, srv)
+		register(s, i+1)
+		stores = append(stores, s)
+	}
+	rig.Eventually(t, 20*time.Second, "both beat, and one is the cleaner", func() bool {
+		return number(t, db, "SELECT COUNT(*) FROM lock_member WHERE beat>1 AND member<>''") == 2
+	})
+	far := time.Now().Add(time.Hour).UnixMicro()
+	db.MustExec("INSERT INTO lock_member VALUES ('elsewhere', ?, 1, ?, 0, 'app', 'host', 2, UTC_TIMESTAMP(6))", memberID(9), far)
+	rig.Eventually(t, 20*time.Second, "both know", func() bool { return stores[0].Floor() >= far && stores[1].Floor() >= far })
+}
