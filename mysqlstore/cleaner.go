@@ -105,11 +105,14 @@ func (c *cleaner) stand(ctx context.Context, srv *server) (bool, error) {
 		Token: tierlock.Token{Lease: lease, ID: lease, Resource: cleaning.Resource, Key: cleaning.Key,
 			Holder: fmt.Sprintf("%s@%s#%d", c.App, c.Host, c.PID), App: c.App, Host: c.Host, PID: c.PID,
 			Tier: tierlock.MySQL, TTL: ttl, ClientTime: time.Now()}}))
-	if err != nil || !res.Granted {
+	if err != nil {
+		c.lease = lease // perhaps: the next renewal tells, or it is given up
 		return false, err
 	}
-	c.lease = lease
-	return true, nil
+	if res.Granted {
+		c.lease = lease
+	}
+	return res.Granted, nil
 }
 
 // alone renews the part in the middle of long work, and tells whether it still
