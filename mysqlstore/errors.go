@@ -99,8 +99,13 @@ func repeatable(err error) bool {
 }
 
 // cut tells the failures after which the next connection may lead to another
-// server: all that a server did not send.
+// server: all that a server did not send, and that is not a refusal of our own.
 func cut(err error) bool {
+	for _, own := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+		if errors.Is(err, own) {
+			return false
+		}
+	}
 	var refused *mysql.MySQLError
 	return !errors.As(err, &refused)
 }

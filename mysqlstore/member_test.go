@@ -292,3 +292,57 @@ func TestMembersLearnTheFloor(t *testing.T) {
 	db.MustExec("INSERT INTO lock_member VALUES ('elsewhere', ?, 1, ?, 0, 'app', 'host', 2, UTC_TIMESTAMP(6))", memberID(9), far)
 	rig.Eventually(t, 20*time.Second, "both know", func() bool { return stores[0].Floor() >= far && stores[1].Floor() >= far })
 }
+
+// A refusal for lateness that only the step of the server's clock explains is not
+// the answer: it tells the time, and the attempt is repeated.
+func TestStepForwardIsNoLateness(t *testing.T) {
+	t.Parallel()
+	srv, clock := rig.MariaDBWithClock(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), calm)
+	mustAcquire(t, s, ask("before", "l", time.Minute))
+	for _, step := range []time.Duration{20 * time.Second, time.Hour, -time.Hour, 24 * time.Hour} {
+		clock.Step(step)
+		mustAcquire(t, s, ask(fmt.Sprint("new ", step), "l", time.Minute))
+	}
+	clock.Step(time.Hour)
+	mustAcquire(t, s, ask("before", "after", time.Minute)) // a row that is there
+}
+
+// A server whose clock was set back by years, or never set, grants fences that
+// are those of the rows, and rise.
+func TestFencesOfAClockBeforeTheOrigin(t *testing.T) {
+	t.Parallel()
+	srv, clock := rig.MariaDBWithClock(t)
+	migrate(t, srv)
+	const year = 365 * 24 * time.Hour
+	old, last := open(t, srv.DSN(""), calm), make(map[string]uint64)
+	take := func(when, key string) {
+		t.Helper()
+		for i, s := range []*mysqlstore.Store{old, open(t, srv.DSN(""), calm)} {
+			lease := fmt.Sprint(when, i)
+			tok := mustAcquire(t, s, ask(key, lease, time.Minute))
+			rec, err := s.Inspect(t.Context(), name(key))
+			if err != nil || rec.Token != tok {
+				t.Errorf("%s, %s: granted %+v, stored %+v, error %v; wanted the same", when, key, tok, rec.Token, err)
+			}
+			if tok.Fence <= last[key] || tok.Epoch != 1 {
+				t.Errorf("%s, %s: fence %d after %d, in epoch %d; wanted more, in epoch 1", when, key, tok.Fence, last[key], tok.Epoch)
+			}
+			last[key] = tok.Fence
+			if own, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name(key), Lease: lease}); own != tierlock.LeaseOwned {
+				t.Fatal(own, err)
+			}
+		}
+	}
+	clock.Step(-5 * year)
+	take("years ago", "never before")
+	clock.Step(5 * year)
+	take("now", "k")
+	clock.Step(-22 * year)
+	take("decades ago", "k")
+	take("decades ago", "new")
+	clock.Step(22 * year)
+	take("now again", "new")
+	take("now again", "never before")
+}
