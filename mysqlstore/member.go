@@ -40,13 +40,14 @@ type member struct {
 
 	cleaner cleaner
 	failing bool
+	period  time.Duration // of the beats: longer where there are many members
 }
 
 // Register implements [tierlock.Registrar]. Each process writes a row of
 // lock_member every 10 s, less often where there are more than 2,000 processes.
 // One of all takes the part of the cleaner, see [Store.Close].
 func (s *Store) Register(m tierlock.Member) (leave func(ctx context.Context)) {
-	r := &member{Member: m, s: s, stop: make(chan struct{}), done: make(chan struct{})}
+	r := &member{Member: m, s: s, period: s.pace.beat, stop: make(chan struct{}), done: make(chan struct{})}
 	r.cleaner.member = r
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,11 +90,11 @@ func (m *member) run() {
 		}
 		others, err := m.beat(ctx)
 		if err == nil {
+			m.period = max(m.s.pace.beat, time.Duration(others)*time.Second/beatsPerSecond)
 			err = m.cleaner.work(ctx)
 		}
 		m.tell(ctx, err)
-		period := max(m.s.pace.beat, time.Duration(others)*time.Second/beatsPerSecond)
-		wait = period - period/10 + rand.N(period/5)
+		wait = m.period - m.period/10 + rand.N(m.period/5)
 		// What failed is not done sooner for being overdue.
 		if next, ok := m.cleaner.next(); ok && err == nil {
 			wait = min(wait, max(next, time.Millisecond))

@@ -346,3 +346,54 @@ func TestFencesOfAClockBeforeTheOrigin(t *testing.T) {
 	take("now again", "new")
 	take("now again", "never before")
 }
+
+// An outage of the server, in which nobody can beat, is nobody's death: not if the
+// cleaner is back before the others.
+func TestOutageIsNobodysDeath(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	var log *logged
+	for i := range 6 {
+		s, l := quick(t, srv)
+		beat := 800 * time.Millisecond
+		if i == 0 {
+			beat, log = 100*time.Millisecond, l
+		}
+		s.SetPace(beat, 3*time.Second, time.Hour, time.Hour)
+		register(s, i+1)
+		rig.Eventually(t, 20*time.Second, "the member beats", func() bool {
+			return number(t, db, "SELECT COUNT(*) FROM lock_member WHERE beat>1") == int64(i+1)
+		})
+	}
+	srv.Kill()
+	time.Sleep(4 * time.Second)
+	srv.Start()
+	rig.Eventually(t, 20*time.Second, "the cleaner is back", func() bool { return log.count("is done again") > 0 })
+	time.Sleep(2 * time.Second)
+	if n := log.count("a process stopped beating"); n != 0 {
+		t.Errorf("%d of 5 living processes are said to have stopped; wanted none", n)
+	}
+}
+
+// Where there are so many processes that each beats less often, each may be silent
+// for longer.
+func TestManyMembersMayBeSilentForLonger(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	db.MustExec("INSERT INTO lock_member SELECT 'n', LPAD(HEX(seq), 32, 'f'), 1, 0, 0, 'app', 'host', 2, UTC_TIMESTAMP(6) FROM seq_1_to_2000")
+	s, log := quick(t, srv) // 1.5 s of silence, beats of 100 ms; of 10 s with so many
+	register(s, 1)
+	// A beat has to come that is sooner than 10 s for the cleaner to look again.
+	mustAcquire(t, s, ask("dead", memberID(2)+"-a", time.Minute))
+	deadline := time.Now().Add(14 * time.Second)
+	for time.Now().Before(deadline) && log.count("a process stopped beating") == 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if n := log.count("a process stopped beating"); n != 0 {
+		t.Errorf("%d processes that beat each 10 s are said to have stopped after less than 14 s; wanted none", n)
+	}
+}

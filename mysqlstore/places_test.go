@@ -3,6 +3,7 @@ package mysqlstore_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -142,5 +143,23 @@ func TestFailingCleanUpIsPaced(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	if n := beats() - before; n > 14 {
 		t.Errorf("%d beats in 2 s; wanted one each 200 ms", n)
+	}
+}
+
+// The longest time to keep a lock is no overflow.
+func TestKeepForEver(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), calm)
+	for _, keep := range []time.Duration{math.MaxInt64, math.MinInt64} {
+		mustAcquire(t, s, ask("k", "l", time.Minute))
+		if own, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name("k"), Lease: "l", Keep: keep}); own != tierlock.LeaseOwned {
+			t.Fatal(own, err)
+		}
+		rec, err := s.Inspect(t.Context(), name("k"))
+		if err != nil || rec.Held != (keep > 0) {
+			t.Errorf("keep %v: held %v, error %v", keep, rec.Held, err)
+		}
 	}
 }
