@@ -154,9 +154,7 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 		if server > granted {
 			s.learn(began, server, era)
 			t := contract.Granted(a.req.Token, a.req.TTL, server)
-			if t.Fence < a.floor {
-				t = contract.WithFence(t, a.floor)
-			}
+			t = contract.WithFence(t, max(fenceOf(server), a.floor))
 			return tierlock.AcquireResult{Granted: true, Token: t}, nil
 		}
 		r, err := s.read(ctx, &a.req.Name)
@@ -265,10 +263,8 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 	return s.write(ctx, a.srv, query, args...)
 }
 
-// fenceOf is the fence of a grant at a time of the server's.
+// fenceOf is the fence of a grant at a time of the server's. A clock that stands
+// before the origin, as one that was never set, counts as being there.
 func fenceOf(server int64) uint64 {
-	if server < contract.SeqOrigin {
-		return 0
-	}
-	return contract.Epoch<<contract.SeqBits | uint64((server-contract.SeqOrigin)/2+contract.SeqLead)
+	return base | uint64(max(server-contract.SeqOrigin, 0)/2+contract.SeqLead)
 }

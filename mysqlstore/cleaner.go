@@ -19,6 +19,7 @@ type cleaner struct {
 	lease   string // while it is ours
 	term    int
 	seen    map[memberID]sighting
+	looked  time.Time // when they were seen last
 	orphans []orphan
 	swept   time.Time
 }
@@ -105,11 +106,14 @@ func (c *cleaner) stand(ctx context.Context, srv *server) (bool, error) {
 		Token: tierlock.Token{Lease: lease, ID: lease, Resource: cleaning.Resource, Key: cleaning.Key,
 			Holder: fmt.Sprintf("%s@%s#%d", c.App, c.Host, c.PID), App: c.App, Host: c.Host, PID: c.PID,
 			Tier: tierlock.MySQL, TTL: ttl, ClientTime: time.Now()}}))
-	if err != nil || !res.Granted {
+	if err != nil {
+		c.lease = lease // perhaps: the next renewal tells, or it is given up
 		return false, err
 	}
-	c.lease = lease
-	return true, nil
+	if res.Granted {
+		c.lease = lease
+	}
+	return res.Granted, nil
 }
 
 // alone renews the part in the middle of long work, and tells whether it still
@@ -129,7 +133,9 @@ func (c *cleaner) resign(ctx context.Context, srv *server) {
 
 // observe looks whose beat has changed. A member is dead whose beat was seen
 // unchanged for long enough, by the clock of this process alone: no clock of
-// another, and no time that was written by one, is compared.
+// another, and no time that was written by one, is compared. While nobody looks
+// nothing is seen: after an outage of the server, in which no member could beat,
+// all of them begin anew.
 func (c *cleaner) observe(ctx context.Context) error {
 	type line struct {
 		memberID
@@ -148,6 +154,11 @@ func (c *cleaner) observe(ctx context.Context) error {
 		return err
 	}
 	seen := make(map[memberID]sighting, len(lines))
+	silent := max(c.s.pace.silent, 7*c.period/2)
+	if now.Sub(c.looked) > max(c.period*2, silent/2) {
+		c.seen = nil
+	}
+	c.looked = time.Now()
 	for _, l := range lines {
 		c.s.raise(l.Floor)
 		last, known := c.seen[l.memberID]
@@ -156,7 +167,7 @@ func (c *cleaner) observe(ctx context.Context) error {
 			continue
 		}
 		seen[l.memberID] = last
-		if now.Sub(last.since) < c.s.pace.silent {
+		if now.Sub(last.since) < silent {
 			continue
 		}
 		if err := c.bury(ctx, l.memberID, l.Beat, slog.Group("process", slog.String("app", l.App), slog.String("host", l.Host),

@@ -57,7 +57,7 @@ func misconfigured(err error) (hint string, ok bool) {
 	if errors.As(err, &foreign) {
 		return "", false
 	}
-	for _, e := range []error{mysql.ErrNoTLS, mysql.ErrCleartextPassword, mysql.ErrNativePassword, mysql.ErrOldPassword, mysql.ErrUnknownPlugin, mysql.ErrOldProtocol} {
+	for _, e := range []error{mysql.ErrNoTLS, mysql.ErrCleartextPassword, mysql.ErrNativePassword, mysql.ErrOldPassword, mysql.ErrUnknownPlugin, mysql.ErrOldProtocol, mysql.ErrPktTooLarge} {
 		if errors.Is(err, e) {
 			return "", true
 		}
@@ -69,7 +69,7 @@ func misconfigured(err error) (hint string, ok bool) {
 	switch refused.Number {
 	case 1146: // no such table
 		return "create the tables: see Schema and Migrate", true
-	case 1048, 1054, 1136, 1264, 1364, 1406: // null refused, unknown column, column count, out of range, no default, too long
+	case 1054, 1136, 1176, 1264, 1288, 1347, 1356, 1364, 1406: // unknown column, column count, no such index, out of range, a view, no default, too long
 		return "the table is not as it has to be: see Schema and Migrate", true
 	case 1044, 1045, 1698, 1130, 1251, 1820, 1862, 4151, 3118: // access denied, host, plugin, password expired, account locked
 		return "", true
@@ -79,8 +79,14 @@ func misconfigured(err error) (hint string, ok bool) {
 		return "", true
 	case 1665: // binary log in statement format under READ COMMITTED
 		return "binlog_format has to be ROW or MIXED", true
-	case 1193: // unknown variable, perhaps of the DSN
+	case 1193, 1115, 1229, 1231, 1232, 1238, 1273, 1298: // a variable, character set, collation or time zone, of the DSN perhaps: unknown, of a wrong value or scope
 		return "", true
+	case 1048: // null refused
+		return "the table is not as it has to be, see Schema and Migrate; or sql_mode has EMPTY_STRING_IS_NULL", true
+	case 1104: // too big a SELECT
+		return "max_join_size is too small, or sql_big_selects off", true
+	case 1153: // packet
+		return "max_allowed_packet is too small", true
 	case 1064, 1305: // syntax, function
 		return "the server has to be MySQL 8.0.19 or MariaDB 10.6, or later", true
 	}
@@ -96,8 +102,13 @@ func repeatable(err error) bool {
 }
 
 // cut tells the failures after which the next connection may lead to another
-// server: all that neither a server sent nor the store found in an answer.
+// server: all that a server did not send, and that is not a refusal of our own.
 func cut(err error) bool {
+	for _, own := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+		if errors.Is(err, own) {
+			return false
+		}
+	}
 	var refused *mysql.MySQLError
-	return !errors.As(err, &refused) && !errors.Is(err, tierlock.ErrLate) && !errors.Is(err, tierlock.ErrMisconfigured)
+	return !errors.As(err, &refused)
 }

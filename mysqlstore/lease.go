@@ -18,7 +18,7 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	// No lease is longer, so a longer time to keep it would shorten none either.
 	// Rounded up to what the column holds.
-	req.Keep = min((req.Keep + time.Microsecond - 1).Truncate(time.Microsecond), contract.MaxTTL)
+	req.Keep = (min(req.Keep, contract.MaxTTL) + time.Microsecond - 1).Truncate(time.Microsecond)
 	srv, err := s.ready(ctx, until)
 	if err != nil {
 		return 0, failed("release", req.Name, err)

@@ -40,13 +40,14 @@ type member struct {
 
 	cleaner cleaner
 	failing bool
+	period  time.Duration // of the beats: longer where there are many members
 }
 
 // Register implements [tierlock.Registrar]. Each process writes a row of
 // lock_member every 10 s, less often where there are more than 2,000 processes.
 // One of all takes the part of the cleaner, see [Store.Close].
 func (s *Store) Register(m tierlock.Member) (leave func(ctx context.Context)) {
-	r := &member{Member: m, s: s, stop: make(chan struct{}), done: make(chan struct{})}
+	r := &member{Member: m, s: s, period: s.pace.beat, stop: make(chan struct{}), done: make(chan struct{})}
 	r.cleaner.member = r
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,11 +90,11 @@ func (m *member) run() {
 		}
 		others, err := m.beat(ctx)
 		if err == nil {
+			m.period = max(m.s.pace.beat, time.Duration(others)*time.Second/beatsPerSecond)
 			err = m.cleaner.work(ctx)
 		}
 		m.tell(ctx, err)
-		period := max(m.s.pace.beat, time.Duration(others)*time.Second/beatsPerSecond)
-		wait = period - period/10 + rand.N(period/5)
+		wait = m.period - m.period/10 + rand.N(m.period/5)
 		// What failed is not done sooner for being overdue.
 		if next, ok := m.cleaner.next(); ok && err == nil {
 			wait = min(wait, max(next, time.Millisecond))
@@ -114,7 +115,8 @@ func (m *member) tell(ctx context.Context, err error) {
 	}
 }
 
-// beat says that the process lives, by one statement, and counts all that do.
+// beat says that the process lives, by one statement, counts all that do, and
+// learns the latest time that they know of the server.
 func (m *member) beat(ctx context.Context) (members int, err error) {
 	s := m.s
 	_, err = background(s, ctx, s.timeout, func(ctx context.Context, srv *server) (int64, error) {
@@ -127,14 +129,19 @@ func (m *member) beat(ctx context.Context) (members int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("beat of member %s: %w", m.ID, err)
 	}
-	count, err := background(s, ctx, s.timeout, func(ctx context.Context, _ *server) (n int, err error) {
-		stmt, err := s.prepared(ctx, "SELECT COUNT(*) FROM lock_member")
+	type all struct {
+		Count int   `db:"members"`
+		Floor int64 `db:"floor"`
+	}
+	others, err := background(s, ctx, s.timeout, func(ctx context.Context, _ *server) (a all, err error) {
+		stmt, err := s.prepared(ctx, "SELECT COUNT(*) AS members, COALESCE(MAX(floor),0) AS floor FROM lock_member")
 		if err == nil {
-			err = stmt.GetContext(ctx, &n)
+			err = stmt.GetContext(ctx, &a)
 		}
-		return n, err
+		return a, err
 	})
-	return count, err
+	s.raise(others.Floor) // before rows go whose fences reach up to it: see sweep
+	return others.Count, err
 }
 
 // leave takes the process off the list. It is silent where that fails: its row

@@ -208,3 +208,166 @@ func TestSweep(t *testing.T) {
 		t.Errorf("fence %d after the row went; wanted more than %d", again.Fence, old[0].Fence)
 	}
 }
+
+// The fences of a lock rise although its row would have gone, and the server's
+// clock was stepped back after that: a row stays until processes that have heard
+// nothing of the server since could learn of the time.
+func TestFencesRiseWhereRowsAreSwept(t *testing.T) {
+	t.Parallel()
+	srv, clock := rig.MariaDBWithClock(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	idle, busy := open(t, srv.DSN(""), calm), open(t, srv.DSN(""), calm)
+	mustAcquire(t, idle, ask("other", "o", time.Second))
+	clock.Step(time.Hour)
+	first := mustAcquire(t, busy, ask("k", "1", time.Second))
+	if _, err := busy.Release(t.Context(), tierlock.ReleaseRequest{Name: name("k"), Lease: "1"}); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(time.Hour)
+	if _, err := busy.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(-2 * time.Hour)
+	second := mustAcquire(t, idle, ask("k", "2", time.Second))
+	if second.Fence <= first.Fence {
+		t.Errorf("fence %d after %d; wanted more", second.Fence, first.Fence)
+	}
+	// The next sweep may take it.
+	if _, err := idle.Release(t.Context(), tierlock.ReleaseRequest{Name: name("k"), Lease: "2"}); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(2 * time.Hour)
+	if n, err := busy.Sweep(t.Context()); err != nil || n == 0 {
+		t.Errorf("the second sweep deleted %d, error %v; wanted what is old", n, err)
+	}
+	if n := number(t, db.DB, "SELECT COUNT(*) FROM lock_record WHERE business_id='k'"); n != 0 {
+		t.Error("the row is still there after the second sweep")
+	}
+}
+
+// Each process learns the latest time that the others know of the server, the
+// cleaner or not.
+func TestMembersLearnTheFloor(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	var stores []*mysqlstore.Store
+	for i := range 2 {
+		s, _ := paced(t, srv)
+		register(s, i+1)
+		stores = append(stores, s)
+	}
+	rig.Eventually(t, 20*time.Second, "both beat, and one is the cleaner", func() bool {
+		return number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE beat>1 AND member<>''") == 2
+	})
+	far := time.Now().Add(time.Hour).UnixMicro()
+	db.MustExec("INSERT INTO lock_member VALUES ('elsewhere', ?, 1, ?, 0, 'app', 'host', 2, UTC_TIMESTAMP(6))", memberID(9), far)
+	rig.Eventually(t, 20*time.Second, "both know", func() bool { return stores[0].Floor() >= far && stores[1].Floor() >= far })
+}
+
+// A refusal for lateness that only the step of the server's clock explains is not
+// the answer: it tells the time, and the attempt is repeated.
+func TestStepForwardIsNoLateness(t *testing.T) {
+	t.Parallel()
+	srv, clock := rig.MariaDBWithClock(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), calm)
+	mustAcquire(t, s, ask("before", "l", time.Minute))
+	for _, step := range []time.Duration{20 * time.Second, time.Hour, -time.Hour, 24 * time.Hour} {
+		clock.Step(step)
+		mustAcquire(t, s, ask(fmt.Sprint("new ", step), "l", time.Minute))
+	}
+	clock.Step(time.Hour)
+	mustAcquire(t, s, ask("before", "after", time.Minute)) // a row that is there
+}
+
+// A server whose clock was set back by years, or never set, grants fences that
+// are those of the rows, and rise.
+func TestFencesOfAClockBeforeTheOrigin(t *testing.T) {
+	t.Parallel()
+	srv, clock := rig.MariaDBWithClock(t)
+	migrate(t, srv)
+	const year = 365 * 24 * time.Hour
+	old, last := open(t, srv.DSN(""), calm), make(map[string]uint64)
+	take := func(when, key string) {
+		t.Helper()
+		for i, s := range []*mysqlstore.Store{old, open(t, srv.DSN(""), calm)} {
+			lease := fmt.Sprint(when, i)
+			tok := mustAcquire(t, s, ask(key, lease, time.Minute))
+			rec, err := s.Inspect(t.Context(), name(key))
+			if err != nil || rec.Token != tok {
+				t.Errorf("%s, %s: granted %+v, stored %+v, error %v; wanted the same", when, key, tok, rec.Token, err)
+			}
+			if tok.Fence <= last[key] || tok.Epoch != 1 {
+				t.Errorf("%s, %s: fence %d after %d, in epoch %d; wanted more, in epoch 1", when, key, tok.Fence, last[key], tok.Epoch)
+			}
+			last[key] = tok.Fence
+			if own, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name(key), Lease: lease}); own != tierlock.LeaseOwned {
+				t.Fatal(own, err)
+			}
+		}
+	}
+	clock.Step(-5 * year)
+	take("years ago", "never before")
+	clock.Step(5 * year)
+	take("now", "k")
+	clock.Step(-22 * year)
+	take("decades ago", "k")
+	take("decades ago", "new")
+	clock.Step(22 * year)
+	take("now again", "new")
+	take("now again", "never before")
+}
+
+// An outage of the server, in which nobody can beat, is nobody's death: not if the
+// cleaner is back before the others.
+func TestOutageIsNobodysDeath(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	var log *logged
+	for i := range 6 {
+		s, l := paced(t, srv)
+		beat := 800 * time.Millisecond
+		if i == 0 {
+			beat, log = 100*time.Millisecond, l
+		}
+		s.SetPace(beat, 3*time.Second, time.Hour, time.Hour)
+		register(s, i+1)
+		rig.Eventually(t, 20*time.Second, "the member beats", func() bool {
+			return number(t, db.DB, "SELECT COUNT(*) FROM lock_member WHERE beat>1") == int64(i+1)
+		})
+	}
+	srv.Kill()
+	time.Sleep(4 * time.Second)
+	srv.Start()
+	rig.Eventually(t, 20*time.Second, "the cleaner is back", func() bool { return log.count("is done again") > 0 })
+	time.Sleep(2 * time.Second)
+	if n := log.count("a process stopped beating"); n != 0 {
+		t.Errorf("%d of 5 living processes are said to have stopped; wanted none", n)
+	}
+}
+
+// Where there are so many processes that each beats less often, each may be silent
+// for longer.
+func TestManyMembersMayBeSilentForLonger(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	db.MustExec("INSERT INTO lock_member SELECT 'n', LPAD(HEX(seq), 32, 'f'), 1, 0, 0, 'app', 'host', 2, UTC_TIMESTAMP(6) FROM seq_1_to_2000")
+	s, log := paced(t, srv) // 1.5 s of silence, beats of 100 ms; of 10 s with so many
+	register(s, 1)
+	// A beat has to come that is sooner than 10 s for the cleaner to look again.
+	mustAcquire(t, s, ask("dead", memberID(2)+"-a", time.Minute))
+	deadline := time.Now().Add(14 * time.Second)
+	for time.Now().Before(deadline) && log.count("a process stopped beating") == 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if n := log.count("a process stopped beating"); n != 0 {
+		t.Errorf("%d processes that beat each 10 s are said to have stopped after less than 14 s; wanted none", n)
+	}
+}

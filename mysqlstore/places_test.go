@@ -3,6 +3,7 @@ package mysqlstore_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -131,9 +132,9 @@ func TestFailingCleanUpIsPaced(t *testing.T) {
 	s, log := paced(t, srv)
 	s.SetPace(200*time.Millisecond, 1500*time.Millisecond, time.Hour, time.Hour)
 	register(s, 1)
-	db.MustExec("INSERT INTO lock_member VALUES ('n', ?, 5, 0, 1, 'app', 'dead', 2, UTC_TIMESTAMP(6))", memberID(2))
+	db.MustExec("INSERT INTO lock_member VALUES ('test', ?, 5, 0, 1, 'app', 'dead', 2, UTC_TIMESTAMP(6))", memberID(2))
 	mustAcquire(t, s, ask("dead", memberID(2)+"-a", 5*time.Second))
-	rig.Eventually(t, 20*time.Second, "the dead member is reported", func() bool { return log.count("lock=n:r/dead ") == 1 })
+	rig.Eventually(t, 20*time.Second, "the dead member is reported", func() bool { return log.count("lock=test:order:settle/dead ") == 1 })
 	db.MustExec("RENAME TABLE lock_record TO elsewhere")
 	rig.Eventually(t, 10*time.Second, "the clean-up fails", func() bool { return log.count("background work fails") > 0 })
 	time.Sleep(5 * time.Second) // the lease has ended
@@ -142,5 +143,23 @@ func TestFailingCleanUpIsPaced(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	if n := beats() - before; n > 14 {
 		t.Errorf("%d beats in 2 s; wanted one each 200 ms", n)
+	}
+}
+
+// The longest time to keep a lock is no overflow.
+func TestKeepForEver(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), calm)
+	for _, keep := range []time.Duration{math.MaxInt64, math.MinInt64} {
+		mustAcquire(t, s, ask("k", "l", time.Minute))
+		if own, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name("k"), Lease: "l", Keep: keep}); own != tierlock.LeaseOwned {
+			t.Fatal(own, err)
+		}
+		rec, err := s.Inspect(t.Context(), name("k"))
+		if err != nil || rec.Held != (keep > 0) {
+			t.Errorf("keep %v: held %v, error %v", keep, rec.Held, err)
+		}
 	}
 }

@@ -123,7 +123,7 @@ const noTable = "does not exist"
 func (s *Store) problems(ctx context.Context, table string) ([]string, error) {
 	engine := []string(nil)
 	if err := s.db.SelectContext(ctx, &engine, "SELECT COALESCE(engine, '') FROM information_schema.tables "+
-		"WHERE table_schema = DATABASE() AND table_name = '"+table+"'"); err != nil {
+		"WHERE table_schema = DATABASE() AND table_name = '"+table+"' LIMIT 1"); err != nil {
 		return nil, err
 	}
 	if len(engine) == 0 {
@@ -137,11 +137,12 @@ func (s *Store) problems(ctx context.Context, table string) ([]string, error) {
 		Name     string `db:"name"`
 		Type     string `db:"type"`
 		Nullable bool   `db:"nullable"`
-		Filled   bool   `db:"filled"` // without being named
+		Needed   bool   `db:"needed"`
 	}
+	// A session may have a limit of its own, to rows and to the length of a list.
 	if err := s.db.SelectContext(ctx, &columns, "SELECT column_name AS name, column_type AS type, is_nullable='YES' AS nullable, "+
-		"column_default IS NOT NULL OR extra<>'' AS filled "+
-		"FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = '"+table+"'"); err != nil {
+		"is_nullable = 'NO' AND column_default IS NULL AND extra='' OR extra LIKE '%auto_increment%' AS needed "+
+		"FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = '"+table+"' LIMIT 10000"); err != nil {
 		return nil, err
 	}
 	have, nullable := make(map[string]string), make(map[string]bool)
@@ -161,21 +162,36 @@ func (s *Store) problems(ctx context.Context, table string) ([]string, error) {
 		delete(have, c[0])
 	}
 	for _, c := range columns {
-		// One that nobody fills in would refuse every row.
-		if _, extra := have[strings.ToLower(c.Name)]; extra && !c.Nullable && !c.Filled {
-			problems = append(problems, "column "+c.Name+" is not of this schema, and is NOT NULL without a default")
+		// One that nobody fills in would refuse every row, and one that counts
+		// would take the number that comes with an answer.
+		if _, extra := have[strings.ToLower(c.Name)]; extra && c.Needed {
+			problems = append(problems, "column "+c.Name+" is not of this schema, and is NOT NULL without a default, or AUTO_INCREMENT")
 		}
 	}
-	var keys []struct {
-		Name    string `db:"name"`
-		Columns string `db:"columns"`
-		Plain   bool   `db:"plain"`
+	var parts []struct {
+		Index  string `db:"name"`
+		Column string `db:"part"`
+		Prefix bool   `db:"prefix"`
+		Plain  bool   `db:"plain"`
 	}
-	if err := s.db.SelectContext(ctx, &keys, "SELECT index_name AS name, "+
-		// One over the beginnings of names would make two locks one.
-		"GROUP_CONCAT(LOWER(column_name),COALESCE(CONCAT('(',sub_part,')'),'') ORDER BY seq_in_index) AS `columns`, "+
-		"MIN(non_unique) AS plain FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = '"+table+"' GROUP BY index_name"); err != nil {
+	if err := s.db.SelectContext(ctx, &parts, "SELECT index_name AS name, COALESCE(LOWER(column_name),'') AS part, sub_part IS NOT NULL AS prefix, "+
+		"non_unique AS plain FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = '"+table+"' ORDER BY index_name, seq_in_index LIMIT 10000"); err != nil {
 		return nil, err
+	}
+	type index struct {
+		Name, Columns string
+		Plain         bool
+	}
+	var keys []index
+	for _, p := range parts {
+		if p.Prefix {
+			p.Column += " (in part)" // keys that begin alike would be one lock
+		}
+		if n := len(keys); n > 0 && keys[n-1].Name == p.Index {
+			keys[n-1].Columns += "," + p.Column
+			continue
+		}
+		keys = append(keys, index{p.Index, p.Column, p.Plain})
 	}
 	for name, want := range wanted[table].indexes {
 		found := ""
@@ -203,6 +219,9 @@ func sameType(a, b string) bool { return withoutWidth(a) == withoutWidth(b) }
 
 func withoutWidth(t string) string {
 	name, rest, ok := strings.Cut(t, "(")
+	if name == "blob" {
+		return name // MariaDB shows one under sql_mode ORACLE
+	}
 	if !ok || !strings.HasSuffix(name, "int") {
 		return t
 	}

@@ -30,9 +30,11 @@ type oldRow struct {
 // fence, without a lock, and deleted by the primary key with the condition
 // repeated. It returns how many went. more is asked between batches.
 //
-// Before the first goes, the latest time that is known of the server is written
-// down. A process that makes a row anew begins above it, so the fences of a lock
-// rise also where the server's clock is stepped back after its row has gone.
+// The latest time that is known of the server is written down, and a row goes
+// only if its fence is below the time that the sweep before has written: all
+// processes have read that since, as they do when they start and with each beat. A
+// process that makes a row anew begins above it, so the fences of a lock rise also
+// where the server's clock is stepped back after its row has gone.
 func (s *Store) sweep(ctx context.Context, more func(context.Context) bool) (deleted int64, err error) {
 	const limit = 10 * time.Second // of a batch
 	keep := s.pace.keep.Microseconds()
@@ -41,9 +43,10 @@ func (s *Store) sweep(ctx context.Context, more func(context.Context) bool) (del
 		if err != nil {
 			return 0, err
 		}
-		_, err = s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
-			"VALUES ('','',0,?,0,'','',0,UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE floor=GREATEST(floor,VALUES(floor))", s.floor.Load())
-		return fenceOf(server - keep), err
+		// The number that comes back is the floor that was there, 0 for none.
+		known, err := s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
+			"VALUES ('','',LAST_INSERT_ID(0),?,0,'','',0,UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE floor=GREATEST(LAST_INSERT_ID(floor),VALUES(floor))", s.floor.Load())
+		return fenceOf(min(server-keep, known)), err
 	})
 	if err != nil {
 		return 0, err
