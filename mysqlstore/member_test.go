@@ -274,7 +274,8 @@ func TestStepForwardIsNoLateness(t *testing.T) {
 	srv, clock := rig.MariaDBWithClock(t)
 	migrate(t, srv)
 	s := open(t, srv.DSN(""), calm)
-	mustAcquire(t, s, ask("before", "l", time.Minute))
+	mustAcquire(t, s, ask("before", "l", time.Hour))
+	mustRelease(t, s, drop("before", "l"), tierlock.LeaseOwned)
 	for _, step := range []time.Duration{20 * time.Second, time.Hour, -time.Hour, 24 * time.Hour} {
 		clock.Step(step)
 		mustAcquire(t, s, ask(fmt.Sprint("new ", step), "l", time.Minute))
