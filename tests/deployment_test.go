@@ -67,7 +67,6 @@ func redisDeployment(t testing.TB) *deployment {
 func mysqlDeployment(t testing.TB, args ...string) *deployment {
 	srv := migratedServer(t, args...)
 	db := mysqlPool(t, srv.DSN("")).DB
-	const now = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
 	return &deployment{
 		name: "mysql", tier: tierlock.MySQL, addr: srv.Addr,
 		open: func(t testing.TB, addr string) tierlock.Store {

@@ -8,12 +8,16 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/mysqlstore"
 )
 
 const (
@@ -95,6 +99,48 @@ func TestStarvedProcessKeepsItsHolds(t *testing.T) {
 	}
 }
 
+// The same in a database: its renewals go in batches, each a commit. (How many
+// are executed when is not asked of the server, but how each hold fared.)
+func TestStarvedProcessKeepsItsHoldsInADatabase(t *testing.T) {
+	t.Parallel()
+	lasting := 30 * time.Second
+	if testing.Short() {
+		lasting = 10 * time.Second
+	}
+	srv := migratedServer(t)
+	p := rig.Spawn(t, "swarm", srv.DSN(mysqlParams), lasting.String())
+	p.Expect("swarming", 2*time.Minute)
+	var report swarmReport
+	if err := json.Unmarshal([]byte(p.Expect("swarm:", lasting+2*time.Minute)), &report); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(patience); err != nil {
+		t.Error(err)
+	}
+	for _, e := range report.Errors {
+		t.Error(e)
+	}
+	least, most := slices.Min(report.Renewed), slices.Max(report.Renewed)
+	t.Logf("locked in %v; %d to %d renewals a hold, at most %v apart", report.Took, least, most, report.Longest)
+	rounds := int(lasting / (swarmTTL / 3))
+	if report.Kept != swarmHolds || least < rounds/2 || most > rounds*3/2 || report.Longest > swarmTTL*9/10 {
+		t.Errorf("%d of %d holds kept, %d to %d renewals a hold, %v between two; want all, about %d, and less than the lease",
+			report.Kept, swarmHolds, least, most, report.Longest, rounds)
+	}
+}
+
+// swarmStore is over Redis or a database, by the form of the address.
+func swarmStore(addr string) (tierlock.Store, error) {
+	if !strings.Contains(addr, "@tcp(") {
+		return openStore(addr)
+	}
+	db, err := sqlx.Open("mysql", addr)
+	if err != nil {
+		return nil, err
+	}
+	return mysqlstore.New(db, mysqlstore.Options{}), nil
+}
+
 // takers is how many goroutines take the locks. A thousand at once would starve
 // each other before there is anything to keep.
 const takers = 50
@@ -106,7 +152,7 @@ func runSwarm(args []string) {
 	if err != nil {
 		die(err)
 	}
-	store, err := openStore(args[0])
+	store, err := swarmStore(args[0])
 	if err != nil {
 		die(err)
 	}
