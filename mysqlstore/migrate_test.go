@@ -124,3 +124,43 @@ func TestMigrateNamesWhatIsWrong(t *testing.T) {
 	wantClass(t, "migrate", s.Migrate(t.Context()), tierlock.ErrMisconfigured,
 		"table lock_member: column beat is missing", "table lock_record: engine is MyISAM", "column token is missing")
 }
+
+// Replicas would execute the statements at their own time.
+func TestBinaryLogOfStatementsIsRefused(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t, "--log-bin=binlog", "--server-id=1", "--binlog-format=STATEMENT")
+	if err := open(t, srv.DSN("binlog_format=%27ROW%27"), calm).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	res, err := open(t, srv.DSN(""), calm).Acquire(t.Context(), ask("k", "l", time.Minute))
+	if !errors.Is(err, tierlock.ErrMisconfigured) || !strings.Contains(err.Error(), "binlog_format") {
+		t.Errorf("got granted %v, error %v; wanted misconfigured, about binlog_format", res.Granted, err)
+	}
+	for _, format := range []string{"ROW", "MIXED"} {
+		s := open(t, srv.DSN("binlog_format=%27"+format+"%27"), calm)
+		mustAcquire(t, s, ask(format, "l", time.Minute))
+	}
+	// In both formats the log has rows of lock_record, and no statement on it.
+	events, err := pool(t, srv.DSN("")).Queryx("SHOW BINLOG EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	rows := 0
+	for events.Next() {
+		event := make(map[string]any)
+		if err := events.MapScan(event); err != nil {
+			t.Fatal(err)
+		}
+		kind, info := string(event["Event_type"].([]byte)), string(event["Info"].([]byte))
+		if kind == "Query" && strings.Contains(info, "INSERT INTO lock_record") {
+			t.Errorf("the log has a statement: %.100s", info)
+		}
+		if strings.HasPrefix(kind, "Write_rows") {
+			rows++
+		}
+	}
+	if rows < 2 {
+		t.Errorf("the log has %d events of new rows; wanted two", rows)
+	}
+}

@@ -66,6 +66,9 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 		// Two keys would become one, or one two.
 		return nil, misfit("the server would convert names from character set %s to %s: remove character_set_connection and collation_connection from the DSN or from init_connect", row.Client, row.Connection)
 	}
+	if err := s.askBinlog(ctx); err != nil {
+		return nil, err
+	}
 	if row.Passed < 0 || row.Passed > time.Minute.Microseconds() {
 		return nil, misfit("the time of a session of the pool differs from the server's: somebody has set the variable timestamp")
 	}
@@ -89,6 +92,28 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 	s.raise(row.Floor)
 	s.server.Store(srv)
 	return srv, nil
+}
+
+// askBinlog refuses a binary log of statements: a replica would execute them at
+// its own time, later, and so leave out what the server has granted. With row
+// format it gets the rows. The variables are not read by name, since a version
+// may have none.
+func (s *Store) askBinlog(ctx context.Context) error {
+	var all []struct {
+		Name  string `db:"Variable_name"`
+		Value string `db:"Value"`
+	}
+	if err := s.db.SelectContext(ctx, &all, "SHOW VARIABLES WHERE Variable_name IN ('log_bin','sql_log_bin','binlog_format')"); err != nil {
+		return err
+	}
+	is := make(map[string]string)
+	for _, v := range all {
+		is[strings.ToLower(v.Name)] = v.Value
+	}
+	if is["log_bin"] == "ON" && is["sql_log_bin"] == "ON" && is["binlog_format"] == "STATEMENT" {
+		return misfit("binlog_format is STATEMENT, and a replica would not get the locks as they are: set it to ROW or MIXED")
+	}
+	return nil
 }
 
 // older compares a version such as "10.11.6-MariaDB-log" with a number. A

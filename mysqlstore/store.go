@@ -92,6 +92,11 @@ var (
 // too and must stay open until the store is closed. New does no I/O; the tables
 // have to be there when the first lock is taken, see [Schema].
 //
+// A connection that somebody gave back to the pool in the middle of a transaction,
+// as after db.Exec("BEGIN"), or with autocommit off or its time set, serves no
+// lock: calls that meet it fail. MySQL, other than MariaDB, does not tell a
+// transaction; there such a connection grants leases that go with a rollback.
+//
 // A nil pool or bad options make every call return an error that says so.
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
