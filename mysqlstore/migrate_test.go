@@ -1,6 +1,7 @@
 package mysqlstore_test
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
