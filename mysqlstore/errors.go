@@ -101,6 +101,12 @@ func repeatable(err error) bool {
 	return errors.As(err, &refused) && (refused.Number == 1213 || refused.Number == 1020)
 }
 
+// locked tells that the statement has waited for a row as long as it may.
+func locked(err error) bool {
+	var refused *mysql.MySQLError
+	return errors.As(err, &refused) && refused.Number == 1205
+}
+
 // cut tells the failures after which the next connection may lead to another
 // server: all that a server did not send, and that is not a refusal of our own.
 func cut(err error) bool {

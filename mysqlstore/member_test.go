@@ -372,3 +372,45 @@ func TestManyMembersMayBeSilentForLonger(t *testing.T) {
 		t.Errorf("%d processes that beat each 10 s are said to have stopped after less than 14 s; wanted none", n)
 	}
 }
+
+// A process that ends in the middle of taking the cleaner's part does not keep it:
+// the acquire is executed although its answer is not awaited.
+func TestCleanerEndsWhileItTakesThePart(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	db := pool(t, srv.DSN(""))
+	const part = "FROM lock_record WHERE namespace='' AND resource_id='tierlock/cleaner' AND business_id='-'"
+	open := func() *mysqlstore.Store {
+		s, _ := quick(t, srv)
+		s.SetPace(100*time.Millisecond, time.Minute, time.Hour, time.Hour)
+		register(s, 1)
+		return s
+	}
+	first := open()
+	rig.Eventually(t, 10*time.Second, "there is a cleaner", func() bool { return number(t, db, "SELECT COUNT(*) "+part) == 1 })
+	first.Close()
+
+	tx := db.MustBegin()
+	defer tx.Rollback()
+	tx.MustExec("SELECT 1 " + part + " FOR UPDATE")
+	second := open()
+	waiting := func() bool {
+		return number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%INSERT INTO lock_record%' AND ID<>CONNECTION_ID()") > 0
+	}
+	rig.Eventually(t, 10*time.Second, "it takes the part", waiting)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		second.Close()
+	}()
+	time.Sleep(100 * time.Millisecond) // its statement is cut, and goes on
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	<-closed
+	rig.Eventually(t, 10*time.Second, "the statement has ended", func() bool { return !waiting() })
+	if n := number(t, db, "SELECT COUNT(*) "+part+" AND expire_at>UTC_TIMESTAMP(6)"); n != 0 {
+		t.Error("the part is held by a process that has left; wanted it free")
+	}
+}

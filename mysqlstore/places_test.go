@@ -2,6 +2,7 @@ package mysqlstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -57,6 +58,43 @@ func TestHangingCallsLeaveRoomForRenewals(t *testing.T) {
 		res := s.Renew(ctx, []tierlock.RenewRequest{{Name: mine.Name, Lease: "m", TTL: time.Hour}})
 		if res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
 			t.Errorf("renewal of another lock: got %v; wanted owned", res[0])
+		}
+	}
+}
+
+// A row that somebody's open transaction has locked costs its own lease only, and
+// not those that are renewed together with it.
+func TestLockedRowsDoNotStopOtherRenewals(t *testing.T) {
+	t.Parallel()
+	srv := rig.MariaDB(t)
+	migrate(t, srv)
+	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 4 * time.Second})
+	const leases = 250
+	stuck := map[int]bool{0: true, 77: true, 78: true, leases - 1: true}
+	var reqs []tierlock.RenewRequest
+	tx := pool(t, srv.DSN("")).MustBegin()
+	defer tx.Rollback()
+	for i := range leases {
+		key := fmt.Sprint("k", i)
+		mustAcquire(t, s, ask(key, "l", 10*time.Minute))
+		reqs = append(reqs, tierlock.RenewRequest{Name: name(key), Lease: "l", TTL: 30 * time.Minute})
+		if stuck[i] {
+			tx.MustExec("SELECT 1 FROM lock_record WHERE namespace='n' AND resource_id='r' AND business_id=? FOR UPDATE", key)
+		}
+	}
+	for i, res := range s.Renew(t.Context(), reqs) {
+		if stuck[i] {
+			if !errors.Is(res.Err, tierlock.ErrUnavailable) {
+				t.Errorf("renewal of %s, whose row is locked: got %v; wanted unavailable", reqs[i].Name, res)
+			}
+			continue
+		}
+		if res.Err != nil || res.State != tierlock.LeaseOwned {
+			t.Errorf("renewal of %s: got %v; wanted owned", reqs[i].Name, res)
+			continue
+		}
+		if rec, err := s.Inspect(t.Context(), reqs[i].Name); err != nil || rec.Left < 20*time.Minute {
+			t.Errorf("%s was renewed, and %v are left, error %v; wanted half an hour", reqs[i].Name, rec.Left, err)
 		}
 	}
 }

@@ -131,7 +131,27 @@ func together(reqs []tierlock.RenewRequest, todo []int) []batch {
 }
 
 // errUnrenewed stands for a state of 0 that renew gave.
-var errUnrenewed = fmt.Errorf("%w: the lease is there, but was not renewed; the statement may have met a connection of the pool that is in a transaction, or with autocommit off", tierlock.ErrUnavailable)
+var errUnrenewed = fmt.Errorf("%w: not renewed; somebody's transaction has locked the row, or the statement met a connection of the pool that is in a transaction, or with autocommit off", tierlock.ErrUnavailable)
+
+// renewApart renews a batch of which one row is locked at least, by somebody's
+// open transaction perhaps: in parts, so that the other leases do not end with
+// that one. No part waits, since those after it have no time to.
+func (s *Store) renewApart(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
+	if len(b.index) == 1 {
+		return make([]tierlock.Ownership, 1), nil
+	}
+	var states []tierlock.Ownership
+	for _, index := range [][]int{b.index[:len(b.index)/2], b.index[len(b.index)/2:]} {
+		part := b
+		part.index = index
+		some, err := s.renewPart(ctx, srv, srv.nowait, reqs, part)
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, some...)
+	}
+	return states, nil
+}
 
 // renew renews a batch. Where the number of rows that were changed is that of
 // the batch, all were; else what was is read: a lease that is there after the
@@ -141,8 +161,16 @@ var errUnrenewed = fmt.Errorf("%w: the lease is there, but was not renewed; the 
 // The index is named, since a server may think that a long list is better
 // looked up by reading the whole table, and would lock all of it.
 func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
+	prefix := srv.prefix
+	if len(b.index) > 1 && srv.nowait != "" {
+		prefix = srv.nowait
+	}
+	return s.renewPart(ctx, srv, prefix, reqs, b)
+}
+
+func (s *Store) renewPart(ctx context.Context, srv *server, prefix string, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
 	q := make(statement, 0, 256+len(b.index)*96)
-	q.add(srv.prefix, "UPDATE lock_record FORCE INDEX (PRIMARY) SET expire_at=GREATEST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ")
+	q.add(prefix, "UPDATE lock_record FORCE INDEX (PRIMARY) SET expire_at=GREATEST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ")
 	q.int(b.ttl.Microseconds())
 	q.add(" MICROSECOND) WHERE ")
 	keys := func() {
@@ -167,13 +195,22 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 	q.add(" AND ", srv.sound)
 	var changed int64
 	began := time.Now()
+	// Others look whether a lock is free, and lock its row for a moment. That is
+	// worth a few tries, and what is locked for longer is set apart.
+	tries := 0
 	err := again(ctx, func() error {
 		res, err := s.db.ExecContext(ctx, q.String())
 		if err == nil {
 			changed, err = res.RowsAffected()
 		}
+		if tries++; tries < 3 && prefix == srv.nowait && locked(err) {
+			return fmt.Errorf("%w: %w", errAgain, err)
+		}
 		return err
 	})
+	if prefix == srv.nowait && srv.nowait != "" && locked(err) {
+		return s.renewApart(ctx, srv, reqs, b)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,9 @@ type server struct {
 	prefix string
 	// lockWait is that bound.
 	lockWait time.Duration
+	// nowait is prefix for a statement that must not wait at all, "" where the
+	// server knows no way.
+	nowait string
 	// sound is the condition that the session is as the statements need it: what
 	// they write is committed with them, and names come as they were sent. Other
 	// users of the pool may have given the connection back in the middle of a
@@ -84,6 +87,7 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 		}
 	}
 	if maria {
+		srv.nowait = "SET STATEMENT innodb_lock_wait_timeout=0 FOR "
 		srv.sound += " AND @@in_transaction=0"
 	}
 	srv.takePlain = takeStatement("NULL", srv.sound)
