@@ -115,7 +115,7 @@ func TestPoolIsSharedWithTheBodies(t *testing.T) {
 		all.Go(func() {
 			err := l.Do(bg, "job", fmt.Sprint(i), func(ctx context.Context) error {
 				inside.Done()
-				inside.Wait() // all four are held
+				inside.Wait()                                                         // all four are held
 				for end := time.Now().Add(4 * time.Second); time.Now().Before(end); { // longer than the TTL
 					tx, err := pool.BeginTx(ctx, nil)
 					if err != nil {
