@@ -382,13 +382,13 @@ func TestCleanerEndsWhileItTakesThePart(t *testing.T) {
 	db := pool(t, srv.DSN(""))
 	const part = "FROM lock_record WHERE namespace='' AND resource_id='tierlock/cleaner' AND business_id='-'"
 	open := func() *mysqlstore.Store {
-		s, _ := quick(t, srv)
+		s, _ := paced(t, srv)
 		s.SetPace(100*time.Millisecond, time.Minute, time.Hour, time.Hour)
 		register(s, 1)
 		return s
 	}
 	first := open()
-	rig.Eventually(t, 10*time.Second, "there is a cleaner", func() bool { return number(t, db, "SELECT COUNT(*) "+part) == 1 })
+	rig.Eventually(t, 10*time.Second, "there is a cleaner", func() bool { return number(t, db.DB, "SELECT COUNT(*) "+part) == 1 })
 	first.Close()
 
 	tx := db.MustBegin()

@@ -71,7 +71,9 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 				}
 				return s.renew(ctx, srv, reqs, b)
 			})
-			s.alone.learn(reqs, b, err)
+			if srv.nowait == "" {
+				s.alone.learn(reqs, b, err)
+			}
 			for n, i := range b.index {
 				if err != nil {
 					results[i].Err = failed("renew", reqs[i].Name, err)

@@ -16,15 +16,20 @@ import (
 // holds. A batch waits for all of its rows, so a single such row would keep every
 // hold of the batch from being renewed, for as long as that transaction is open.
 // After a batch has waited in vain its locks are renewed one by one; those for
-// which that succeeds go with the others again.
+// which that succeeds go with the others again. It is for servers on which a
+// statement cannot be told not to wait; on others renewPart needs none of it.
 type suspects struct {
 	mu    sync.Mutex
 	until map[tierlock.Name]time.Time
 }
 
 // suspicion is how long a lock is suspected after it was last waited for in
-// vain: longer than the period of renewal of most leases.
-const suspicion = 30 * time.Second
+// vain: longer than the period of renewal of most leases. Where more than
+// mostSuspects are, it is the server that does not answer, and none is.
+const (
+	suspicion    = 30 * time.Second
+	mostSuspects = 4 * maxBatch
+)
 
 // now gives a copy of those that are suspected.
 func (s *suspects) now() map[tierlock.Name]time.Time {
@@ -50,6 +55,9 @@ func (s *suspects) learn(reqs []tierlock.RenewRequest, b batch, err error) {
 		until := time.Now().Add(suspicion)
 		for _, i := range b.index {
 			s.until[reqs[i].Name] = until
+		}
+		if len(s.until) > mostSuspects {
+			clear(s.until)
 		}
 	case err == nil && len(s.until) > 0:
 		for _, i := range b.index {
