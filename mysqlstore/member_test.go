@@ -396,7 +396,7 @@ func TestCleanerEndsWhileItTakesThePart(t *testing.T) {
 	tx.MustExec("SELECT 1 " + part + " FOR UPDATE")
 	second := open()
 	waiting := func() bool {
-		return number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%INSERT INTO lock_record%' AND ID<>CONNECTION_ID()") > 0
+		return number(t, db.DB, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%INSERT INTO lock_record%' AND ID<>CONNECTION_ID()") > 0
 	}
 	rig.Eventually(t, 10*time.Second, "it takes the part", waiting)
 	closed := make(chan struct{})
@@ -410,7 +410,7 @@ func TestCleanerEndsWhileItTakesThePart(t *testing.T) {
 	}
 	<-closed
 	rig.Eventually(t, 10*time.Second, "the statement has ended", func() bool { return !waiting() })
-	if n := number(t, db, "SELECT COUNT(*) "+part+" AND expire_at>UTC_TIMESTAMP(6)"); n != 0 {
+	if n := number(t, db.DB, "SELECT COUNT(*) "+part+" AND expire_at>UTC_TIMESTAMP(6)"); n != 0 {
 		t.Error("the part is held by a process that has left; wanted it free")
 	}
 }
