@@ -41,7 +41,7 @@ func TestDaylightSaving(t *testing.T) {
 		set(at.Add(-500 * time.Millisecond))
 		tx := db.MustBegin()
 		var locked []string
-		if err := tx.Select(&locked, "SELECT business_id FROM lock_record WHERE namespace='n' AND resource_id='r' FOR UPDATE"); err != nil {
+		if err := tx.Select(&locked, "SELECT business_id FROM lock_record WHERE namespace='test' AND resource_id='order:settle' FOR UPDATE"); err != nil {
 			t.Fatal(err)
 		}
 		var all sync.WaitGroup

@@ -79,7 +79,7 @@ func TestLockedRowsDoNotStopOtherRenewals(t *testing.T) {
 		mustAcquire(t, s, ask(key, "l", 10*time.Minute))
 		reqs = append(reqs, tierlock.RenewRequest{Name: name(key), Lease: "l", TTL: 30 * time.Minute})
 		if stuck[i] {
-			tx.MustExec("SELECT 1 FROM lock_record WHERE namespace='n' AND resource_id='r' AND business_id=? FOR UPDATE", key)
+			tx.MustExec("SELECT 1 FROM lock_record WHERE namespace='test' AND resource_id='order:settle' AND business_id=? FOR UPDATE", key)
 		}
 	}
 	for i, res := range s.Renew(t.Context(), reqs) {
