@@ -94,6 +94,19 @@ func TestPausedServer(t *testing.T) {
 		free := newLease() // a row that is there
 		mustAcquire(t, clean, ask("freed", free, patience))
 		mustRelease(t, clean, drop("freed", free), tierlock.LeaseOwned)
+		// As many connections as calls, each with the statements prepared: else
+		// nothing would be sent but the beginning of a connection.
+		var warm sync.WaitGroup
+		for i := range 12 {
+			warm.Go(func() {
+				for range 8 {
+					key, lease := fmt.Sprint("warm", i), newLease()
+					_, _ = s.Acquire(background, ask(key, lease, time.Second)) // on a busy machine it may be late
+					_, _ = s.Release(background, drop(key, lease))
+				}
+			})
+		}
+		warm.Wait()
 		inspectSoon(t, s, "held")
 		keys := []string{fmt.Sprint("new", round), "freed", fmt.Sprint("explicit", round)}
 		srv.Pause()
