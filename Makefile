@@ -9,7 +9,7 @@ test: deps
 demo:
 	cd examples && GOWORK=off go run ./quickstart
 
-# Against other libraries, some ten minutes; bench/README.md has the options.
+# Against other libraries, over Redis and MySQL, some fifteen minutes; bench/README.md has the options.
 bench: deps
 	cd bench && GOWORK=off go run .
 

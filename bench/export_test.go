@@ -24,8 +24,8 @@ func (p Plan) Workloads() (names []string) {
 	return names
 }
 
-func (p Plan) Contestants() (names []string) {
-	for _, c := range p.contestants {
+func (p Plan) Contestants(store string) (names []string) {
+	for _, c := range p.contestants[store] {
 		names = append(names, c.Name)
 	}
 	return names

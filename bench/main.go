@@ -1,7 +1,7 @@
 //go:build unix
 
 // Command bench compares tierlock with other lock libraries, and with the least
-// that a lock over Redis can cost, on a redis-server of its own. It prints
+// that a lock can cost, over Redis and over MySQL, on servers of its own. It prints
 // tables in Markdown; README.md says how to read them.
 package main
 

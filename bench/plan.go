@@ -20,12 +20,17 @@ const ttl = 10 * time.Second
 
 // plan is what one call of the program is to do.
 type plan struct {
-	contestants []contest.Contestant
+	stores      []string
+	contestants map[string][]contest.Contestant // by store
 	workloads   []load.Workload
 	rounds      int
 	duration    time.Duration
 	held        int
+	heldRounds  int
 	heldTTL     time.Duration
+	heldFor     time.Duration
+	pool        int
+	flushLog    int
 	flushDelay  time.Duration
 	poll        time.Duration
 	seed        uint64
@@ -35,21 +40,26 @@ type plan struct {
 // parse reads the command line.
 func parse(args []string) (plan, error) {
 	var p plan
-	var names, workloads, levels string
+	var stores, names, workloads, levels string
 	var quick bool
 	f := flag.NewFlagSet("bench", flag.ExitOnError)
+	f.StringVar(&stores, "stores", strings.Join(contest.Stores, ","), "what the locks are kept in")
 	f.IntVar(&p.rounds, "rounds", 5, "rounds; each runs every contestant once")
 	f.DurationVar(&p.duration, "duration", time.Second, "measured time of one run, after a warm-up of a quarter of it")
 	f.StringVar(&workloads, "workloads", "distinct,contended,processes,held,refused", "what to run")
 	f.StringVar(&levels, "levels", "1,64,512", "numbers of goroutines of the workload distinct")
-	f.StringVar(&names, "contestants", "", "who takes part, names with commas between them; empty for all of "+strings.Join(allNames(), ","))
+	f.StringVar(&names, "contestants", "", "who takes part, names with commas between them; empty for all: "+allNames())
 	f.IntVar(&p.held, "held", 20000, "locks of the workload held")
-	f.DurationVar(&p.heldTTL, "held-ttl", 6*time.Second, "their lease; they are measured for two thirds of it")
+	f.IntVar(&p.heldRounds, "held-rounds", 2, "rounds of the workload held at most, since each takes long")
+	f.DurationVar(&p.heldTTL, "held-ttl", 6*time.Second, "their lease")
+	f.DurationVar(&p.heldFor, "held-for", 0, "how long they are measured; 0 is two thirds of the lease on Redis, and five leases on MySQL")
+	f.IntVar(&p.pool, "pool", 64, "connections of every contestant over MySQL")
+	f.IntVar(&p.flushLog, "flush-log", 1, "innodb_flush_log_at_trx_commit: 1, the default of servers, waits for the disk with each commit; 2 or 0 do not")
 	f.DurationVar(&p.flushDelay, "flush-delay", 0, "MaxFlushDelay of every contestant over rueidis")
 	f.DurationVar(&p.poll, "poll", 0, "pause of every contestant whose waiters poll, instead of its own default")
 	f.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of the order of contestants in each round")
 	f.StringVar(&p.json, "json", "", "file to write all results to")
-	f.BoolVar(&quick, "quick", false, "a minute or two: sets rounds, duration, held and held-ttl where they are not given")
+	f.BoolVar(&quick, "quick", false, "below two minutes: sets rounds, duration, held, held-rounds, held-ttl and held-for where they are not given")
 	if err := f.Parse(args); err != nil {
 		return p, err
 	}
@@ -59,7 +69,7 @@ func parse(args []string) (plan, error) {
 	if quick {
 		given := make(map[string]bool)
 		f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]string{"rounds": "2", "duration": "300ms", "held": "5000", "held-ttl": "3s"} {
+		for name, value := range map[string]string{"rounds": "1", "duration": "300ms", "held": "2000", "held-rounds": "1", "held-ttl": "3s", "held-for": "2s"} {
 			if given[name] {
 				continue
 			}
@@ -68,23 +78,67 @@ func parse(args []string) (plan, error) {
 			}
 		}
 	}
-	if p.rounds < 1 || p.duration <= 0 || p.held < 1 || p.heldTTL < time.Second || p.flushDelay < 0 || p.poll < 0 {
-		return p, fmt.Errorf("rounds, duration and held have to be positive, held-ttl at least 1s, flush-delay and poll not negative")
+	if p.rounds < 1 || p.heldRounds < 1 || p.duration <= 0 || p.held < 1 || p.heldTTL < time.Second || p.heldFor < 0 || p.pool < 1 ||
+		p.flushLog < 0 || p.flushLog > 2 || p.flushDelay < 0 || p.poll < 0 {
+		return p, fmt.Errorf("rounds, held-rounds, duration, held and pool have to be positive, held-ttl at least 1s, flush-log 0, 1 or 2, held-for, flush-delay and poll not negative")
 	}
 	var err error
-	if p.contestants, err = contest.Named(names); err != nil {
+	if err = p.choose(strings.Split(stores, ","), names); err != nil {
 		return p, err
 	}
 	p.workloads, err = pick(workloads, levels)
 	return p, err
 }
 
-func allNames() []string {
-	var names []string
-	for _, c := range contest.All() {
-		names = append(names, c.Name)
+// choose sets stores and contestants. A name has to be known over one of the
+// stores, and a store where none is takes no part.
+func (p *plan) choose(stores []string, names string) error {
+	p.contestants = make(map[string][]contest.Contestant)
+	unknown := make(map[string]bool)
+	if names != "" {
+		for _, name := range strings.Split(names, ",") {
+			unknown[name] = true
+		}
 	}
-	return names
+	for _, store := range contest.Stores { // in their order
+		i := slices.Index(stores, store)
+		if i < 0 {
+			continue
+		}
+		stores = slices.Delete(stores, i, i+1)
+		var some []contest.Contestant
+		for _, c := range contest.All(store) {
+			if _, named := unknown[c.Name]; names == "" || named {
+				some = append(some, c)
+				unknown[c.Name] = false
+			}
+		}
+		if some != nil {
+			p.stores = append(p.stores, store)
+			p.contestants[store] = some
+		}
+	}
+	if len(stores) > 0 {
+		return fmt.Errorf("no store %q", stores[0])
+	}
+	for name, is := range unknown {
+		if is {
+			return fmt.Errorf("no contestant %q", name)
+		}
+	}
+	return nil
+}
+
+func allNames() string {
+	var all []string
+	for _, store := range contest.Stores {
+		var names []string
+		for _, c := range contest.All(store) {
+			names = append(names, c.Name)
+		}
+		all = append(all, strings.Join(names, ",")+" over "+store)
+	}
+	return strings.Join(all, "; ")
 }
 
 // pick makes the workloads of the names given.

@@ -1,6 +1,6 @@
-// Package contest has the contestants of the benchmark: lock libraries, and two
+// Package contest has the contestants of the benchmark: lock libraries, and
 // references that are no libraries, behind one interface that costs them next to
-// nothing.
+// nothing. Those over Redis compete with each other, and so do those over MySQL.
 package contest
 
 import (
@@ -43,6 +43,7 @@ var ErrHeld = errors.New("held by others")
 
 // Settings are common to all contestants.
 type Settings struct {
+	// Addr is the server's: host:port of Redis, the data source name of MySQL.
 	Addr string
 	// TTL is the lease of every lock.
 	TTL time.Duration
@@ -50,6 +51,8 @@ type Settings struct {
 	Poll time.Duration
 	// FlushDelay is rueidis' MaxFlushDelay, for all that use it.
 	FlushDelay time.Duration
+	// Pool is how many connections a client over MySQL has at most.
+	Pool int
 }
 
 // Contestant is what takes part.
@@ -59,14 +62,33 @@ type Contestant struct {
 	About string
 	// Renews says that it keeps its locks by itself.
 	Renews bool
-	Open   func(Settings) (Locker, error)
+	// Endless says that its locks have no lease, so that to hold many costs
+	// nothing, or a connection each, and is not compared.
+	Endless bool
+	Open    func(Settings) (Locker, error)
 }
 
 // Subject is the contestant that the others are compared with.
 const Subject = "tierlock"
 
-// All are the contestants in the order of the report.
-func All() []Contestant {
+// What the contestants keep their locks in.
+const (
+	Redis = "redis"
+	MySQL = "mysql"
+)
+
+// Stores are all of these.
+var Stores = []string{Redis, MySQL}
+
+// All are the contestants over a store, in the order of the report.
+func All(store string) []Contestant {
+	if store == MySQL {
+		return []Contestant{
+			mysqlstoreContestant,
+			insertContestant,
+			getLockContestant,
+		}
+	}
 	return []Contestant{
 		tierlockContestant,
 		bareContestant,
@@ -81,15 +103,15 @@ func All() []Contestant {
 
 // Named picks contestants out of All by their names, with commas between them;
 // empty picks all. The order stays that of All.
-func Named(names string) ([]Contestant, error) {
-	all := All()
+func Named(store, names string) ([]Contestant, error) {
+	all := All(store)
 	if names == "" {
 		return all, nil
 	}
 	wanted := strings.Split(names, ",")
 	for _, name := range wanted {
 		if !slices.ContainsFunc(all, func(c Contestant) bool { return c.Name == name }) {
-			return nil, fmt.Errorf("no contestant %q", name)
+			return nil, fmt.Errorf("no contestant %q over %s", name, store)
 		}
 	}
 	return slices.DeleteFunc(all, func(c Contestant) bool { return !slices.Contains(wanted, c.Name) }), nil

@@ -23,7 +23,7 @@ func open(t *testing.T, c contest.Contestant, srv *rig.RedisServer) contest.Lock
 }
 
 func eachContestant(t *testing.T, f func(t *testing.T, c contest.Contestant, srv *rig.RedisServer)) {
-	for _, c := range contest.All() {
+	for _, c := range contest.All(contest.Redis) {
 		t.Run(c.Name, func(t *testing.T) {
 			rig.NoLeak(t)
 			f(t, c, rig.Redis(t))
@@ -147,7 +147,7 @@ func TestRenewTellsALoss(t *testing.T) {
 
 // Those that do not need it from outside outlive their TTL.
 func TestRenews(t *testing.T) {
-	for _, c := range contest.All() {
+	for _, c := range contest.All(contest.Redis) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			srv := rig.Redis(t)
@@ -181,7 +181,7 @@ func TestRenews(t *testing.T) {
 func TestFloorStoresAsMuch(t *testing.T) {
 	srv := rig.Redis(t)
 	length := make(map[string]int64)
-	for _, c := range contest.All() {
+	for _, c := range contest.All(contest.Redis) {
 		if c.Name != contest.Subject && c.Name != "floor" {
 			continue
 		}
@@ -204,15 +204,20 @@ func TestFloorStoresAsMuch(t *testing.T) {
 }
 
 func TestNamed(t *testing.T) {
-	all, err := contest.Named("")
-	if err != nil || len(all) != len(contest.All()) {
+	all, err := contest.Named(contest.Redis, "")
+	if err != nil || len(all) != len(contest.All(contest.Redis)) {
 		t.Errorf("without a name: %d, %v, want all", len(all), err)
 	}
-	some, err := contest.Named("bare,tierlock")
+	some, err := contest.Named(contest.Redis, "bare,tierlock")
 	if err != nil || len(some) != 2 || some[0].Name != "tierlock" || some[1].Name != "bare" {
 		t.Errorf("got %v, %v, want tierlock and bare in this order", some, err)
 	}
-	if _, err := contest.Named("bare,nobody"); err == nil {
-		t.Error("no error for a name that there is not")
+	for _, none := range []string{"bare,nobody", "insert"} {
+		if _, err := contest.Named(contest.Redis, none); err == nil {
+			t.Errorf("%s: no error for a name that there is not", none)
+		}
+	}
+	if some, err := contest.Named(contest.MySQL, "insert"); err != nil || len(some) != 1 || some[0].Name != "insert" {
+		t.Errorf("over MySQL: %v, %v, want insert", some, err)
 	}
 }

@@ -83,12 +83,40 @@ var floorFill = func() string {
 
 const referencePoll = 5 * time.Millisecond
 
+// polled tries until the lock is not held by others.
+func polled(ctx context.Context, poll time.Duration, try func() (Held, error)) (Held, error) {
+	for {
+		h, err := try()
+		if err != ErrHeld {
+			return h, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}
+
+// tokens are names of owners, no two of which are the same.
+type tokens struct {
+	prefix string
+	last   atomic.Uint64
+}
+
+func newTokens() *tokens {
+	var id [16]byte
+	rand.Read(id[:])
+	return &tokens{prefix: hex.EncodeToString(id[:]) + "-"}
+}
+
+func (t *tokens) next() string { return t.prefix + strconv.FormatUint(t.last.Add(1), 36) }
+
 type reference struct {
 	client         rueidis.Client
 	ttl            string
 	poll           time.Duration
-	prefix         string
-	next           atomic.Uint64
+	tokens         *tokens
 	acquire        func(ctx context.Context, key, value string) (bool, error)
 	release, renew *rueidis.Lua
 }
@@ -98,12 +126,7 @@ func openReference(s Settings, fill func(*reference)) (Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	var id [16]byte
-	rand.Read(id[:])
-	r := &reference{
-		client: client, ttl: strconv.FormatInt(s.TTL.Milliseconds(), 10), poll: s.Poll,
-		prefix: hex.EncodeToString(id[:]) + "-",
-	}
+	r := &reference{client: client, ttl: strconv.FormatInt(s.TTL.Milliseconds(), 10), poll: s.Poll, tokens: newTokens()}
 	if r.poll == 0 {
 		r.poll = referencePoll
 	}
@@ -112,7 +135,7 @@ func openReference(s Settings, fill func(*reference)) (Locker, error) {
 }
 
 func (r *reference) TryLock(ctx context.Context, key string) (Held, error) {
-	value := r.prefix + strconv.FormatUint(r.next.Add(1), 36)
+	value := r.tokens.next()
 	ok, err := r.acquire(ctx, key, value)
 	if err != nil {
 		return nil, err
@@ -124,17 +147,7 @@ func (r *reference) TryLock(ctx context.Context, key string) (Held, error) {
 }
 
 func (r *reference) Lock(ctx context.Context, key string) (Held, error) {
-	for {
-		h, err := r.TryLock(ctx, key)
-		if err != ErrHeld {
-			return h, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(r.poll):
-		}
-	}
+	return polled(ctx, r.poll, func() (Held, error) { return r.TryLock(ctx, key) })
 }
 
 func (r *reference) Close() { r.client.Close() }

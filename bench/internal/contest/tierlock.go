@@ -19,9 +19,9 @@ var tierlockContestant = Contestant{
 }
 
 type tierlockLocker struct {
-	store  *redisstore.Store
 	locker *tierlock.Locker
 	res    *tierlock.ResourceHandle
+	end    func()
 }
 
 func openTierlock(s Settings) (Locker, error) {
@@ -29,20 +29,26 @@ func openTierlock(s Settings) (Locker, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newTierlock(s, 0, store, store.Close)
+}
+
+// newTierlock is a client over a store; a limit of 0 is the default, and end is
+// called when it is closed.
+func newTierlock(s Settings, limit time.Duration, store tierlock.Store, end func()) (Locker, error) {
 	locker, err := tierlock.New(tierlock.Config{
-		App: "bench", Namespace: "bench", Stores: []tierlock.Store{store},
+		App: "bench", Namespace: "bench", CallTimeout: limit, Stores: []tierlock.Store{store},
 		Resources: []tierlock.Resource{{Name: "bench:lock", TTL: s.TTL, Wait: time.Minute}},
 		Logger:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
-		store.Close()
+		end()
 		return nil, err
 	}
 	res, err := locker.Resource("bench:lock")
 	if err != nil {
 		return nil, err
 	}
-	return &tierlockLocker{store, locker, res}, nil
+	return &tierlockLocker{locker, res, end}, nil
 }
 
 func (l *tierlockLocker) Lock(ctx context.Context, key string) (Held, error) {
@@ -59,7 +65,7 @@ func (l *tierlockLocker) Close() {
 	if err := l.locker.Close(ctx); err != nil {
 		slog.Warn("tierlock: Close", "error", err)
 	}
-	l.store.Close()
+	l.end()
 }
 
 // tierlockHeld is one pointer, which an interface holds without an allocation.

@@ -34,6 +34,7 @@ func Roles() map[string]func(args []string) {
 
 // order is what a child is to do.
 type order struct {
+	Store            string
 	Contestant       string
 	Settings         contest.Settings
 	Goroutines       int
@@ -81,7 +82,7 @@ func obey(args []string, do func(o order, l contest.Locker, say func(any) error,
 		if err := json.Unmarshal([]byte(args[0]), &o); err != nil {
 			return err
 		}
-		c, err := contest.Named(o.Contestant)
+		c, err := contest.Named(o.Store, o.Contestant)
 		if err != nil {
 			return err
 		}

@@ -38,15 +38,15 @@ const takers = 64
 // Held is a process, a child, that holds many locks for some renewals.
 func Held() Workload {
 	return Workload{
-		Name: "held", Holding: true, Rounds: 2,
+		Name: "held", Holding: true,
 		About: "A process takes many locks and holds them. Where the library leaves renewal to the caller, a goroutine for each lock renews it every third of its lease.",
 		run: func(env Env, c contest.Contestant) (Result, error) {
 			settings := env.Settings
 			settings.TTL = env.HeldTTL
 			o := order{
-				Contestant: c.Name, Settings: settings, Held: env.Held,
-				// Every lock is renewed twice in the measured time, and once before.
-				WarmUp: env.HeldTTL / 3, Duration: 2 * env.HeldTTL / 3,
+				Store: env.Server.Store(), Contestant: c.Name, Settings: settings, Held: env.Held,
+				// Every lock is renewed once before.
+				WarmUp: env.HeldTTL / 3, Duration: env.HeldFor,
 			}
 			ch, err := env.spawn(holdRole, o)
 			if err != nil {
@@ -63,7 +63,7 @@ func (e Env) hold(ch *child, o order) (Result, error) {
 	if err := ch.answer(&ok, takeWithin+o.WarmUp); err != nil {
 		return Result{}, err
 	}
-	before, err := e.served()
+	before, err := e.Server.Served()
 	if err != nil {
 		return Result{}, err
 	}
@@ -72,7 +72,7 @@ func (e Env) hold(ch *child, o order) (Result, error) {
 	if err := ch.answer(&ok, o.Duration); err != nil {
 		return Result{}, err
 	}
-	served, err := e.served()
+	served, err := e.Server.Served()
 	if err != nil {
 		return Result{}, err
 	}
@@ -84,7 +84,7 @@ func (e Env) hold(ch *child, o order) (Result, error) {
 	}
 	h.ServerShare = served.CPU.Seconds() / elapsed
 	h.Commands = float64(served.Total()) / elapsed
-	r := Result{Holding: &h, Errors: h.Lost}
+	r := Result{Holding: &h, Errors: h.Lost, Deadlocks: served.Deadlocks}
 	if h.Lost > 0 {
 		r.First = "a lock was lost"
 	}
@@ -109,7 +109,7 @@ func holdChild(o order, l contest.Locker, say func(any) error, next func() error
 	quit := make(chan struct{})
 	lost := make([]bool, o.Held) // each by one goroutine at a time
 	var renewers sync.WaitGroup
-	c, err := contest.Named(o.Contestant)
+	c, err := contest.Named(o.Store, o.Contestant)
 	if err != nil {
 		return err
 	}

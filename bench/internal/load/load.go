@@ -13,20 +13,19 @@ import (
 
 	"github.com/tierlock/tierlock/bench/internal/contest"
 	"github.com/tierlock/tierlock/bench/internal/measure"
-	"github.com/tierlock/tierlock/internal/rig"
 )
 
 // Env is where runs take place, and how long.
 type Env struct {
 	T        testing.TB
-	Server   *rig.RedisServer
+	Server   Server
 	Settings contest.Settings
 	// Duration is the measured time of a run, WarmUp the time before it.
 	Duration, WarmUp time.Duration
-	// Held is how many locks the workload of held locks holds, and HeldTTL
-	// their lease.
-	Held    int
-	HeldTTL time.Duration
+	// Held is how many locks the workload of held locks holds, HeldTTL their
+	// lease, and HeldFor how long they are measured.
+	Held             int
+	HeldTTL, HeldFor time.Duration
 }
 
 // Workload is one load.
@@ -36,13 +35,12 @@ type Workload struct {
 	// Holding says that results have what a process of held locks costs, and
 	// no pairs.
 	Holding bool
-	// Rounds is the number of rounds at most; 0 is no bound.
-	Rounds int
-	run    func(Env, contest.Contestant) (Result, error)
+	run     func(Env, contest.Contestant) (Result, error)
 }
 
 // Result is one contestant under one workload in one round.
 type Result struct {
+	Store      string
 	Workload   string
 	Contestant string
 	Round      int
@@ -60,11 +58,13 @@ type Result struct {
 	Least, Most int
 
 	// Per pair, of the whole run. Commands are those that the server executed,
-	// inside scripts too.
+	// inside scripts too; of MySQL they are statements.
 	Allocs, Bytes                    float64
 	Commands                         float64
 	ServerCPU, ScriptTime, ClientCPU time.Duration
 
+	// Deadlocks are those that the server found, in the whole run.
+	Deadlocks int64
 	// Broken is how often two were inside one lock, or a held key was granted.
 	Broken int64
 	Errors int
@@ -76,21 +76,18 @@ type Result struct {
 
 // Run puts one contestant under a workload, on an empty server.
 func Run(w Workload, env Env, c contest.Contestant, round int) (Result, error) {
-	env.Server.Do("FLUSHALL")
+	if err := env.Server.Empty(); err != nil {
+		return Result{}, fmt.Errorf("%s, %s: %w", w.Name, c.Name, err)
+	}
 	r, err := w.run(env, c)
 	if err != nil {
 		return r, fmt.Errorf("%s, %s: %w", w.Name, c.Name, err)
 	}
-	r.Workload, r.Contestant, r.Round = w.Name, c.Name, round
+	r.Store, r.Workload, r.Contestant, r.Round = env.Server.Store(), w.Name, c.Name, round
 	return r, nil
 }
 
-// served reads the server's counters.
-func (e Env) served() (measure.Server, error) {
-	return measure.ParseServer(e.Server.Text("INFO", "commandstats") + e.Server.Text("INFO", "cpu"))
-}
-
-func (e Env) guardFile() string { return filepath.Join(e.Server.Dir, "guard") }
+func (e Env) guardFile() string { return filepath.Join(e.Server.Dir(), "guard") }
 
 // inProcess warms a drive up, measures it, and closes what it drives.
 func (e Env) inProcess(d drive) (Result, error) {
@@ -100,7 +97,7 @@ func (e Env) inProcess(d drive) (Result, error) {
 		return Result{}, err
 	}
 	runtime.GC() // what came before is not this contestant's to collect
-	served, err := e.served()
+	served, err := e.Server.Served()
 	if err != nil {
 		return Result{}, err
 	}
@@ -117,7 +114,7 @@ func (e Env) inProcess(d drive) (Result, error) {
 // result is that of a drive that has just ended; served is what the server's
 // counters were before it.
 func (e Env) result(t tally, used measure.Client, served measure.Server) (Result, error) {
-	now, err := e.served()
+	now, err := e.Server.Served()
 	if err != nil {
 		return Result{}, err
 	}
@@ -127,7 +124,7 @@ func (e Env) result(t tally, used measure.Client, served measure.Server) (Result
 		AcquireP50: t.Acquire.Quantile(0.5), AcquireP99: t.Acquire.Quantile(0.99), AcquireMax: t.Acquire.Quantile(1),
 		PairP50: t.Pair.Quantile(0.5), PairP99: t.Pair.Quantile(0.99), PairMax: t.Pair.Quantile(1),
 		Least: slices.Min(t.Each), Most: slices.Max(t.Each),
-		Broken: t.Broken, Errors: t.Errors, First: t.First,
+		Deadlocks: served.Deadlocks, Broken: t.Broken, Errors: t.Errors, First: t.First,
 	}
 	if r.Pairs > 0 {
 		n := float64(r.Pairs)

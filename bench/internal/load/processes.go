@@ -18,7 +18,7 @@ func Processes(processes, goroutines int) Workload {
 			processes, goroutines),
 		run: func(env Env, c contest.Contestant) (Result, error) {
 			o := order{
-				Contestant: c.Name, Settings: env.Settings, Goroutines: goroutines,
+				Store: env.Server.Store(), Contestant: c.Name, Settings: env.Settings, Goroutines: goroutines,
 				Duration: env.Duration, WarmUp: env.WarmUp, Guard: env.guardFile(),
 			}
 			var children []*child
@@ -53,7 +53,7 @@ func (e Env) drive(children []*child) (Result, error) {
 		}
 		broken += warm.Broken
 	}
-	served, err := e.served()
+	served, err := e.Server.Served()
 	if err != nil {
 		return Result{}, err
 	}

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Server is what a Redis server has done since its start.
+// Server is what a server has done since its start.
 type Server struct {
 	// Commands counts executions, those inside scripts included, by the
-	// server's name of the command.
+	// server's name of the command. Those of MySQL are all of one name.
 	Commands map[string]int64
 	// Scripts is the time spent in EVAL and EVALSHA.
 	Scripts time.Duration
@@ -20,6 +20,8 @@ type Server struct {
 	// counts it. Scripts is taken from the clock, and also runs while something
 	// else has the processor: on a busy machine it is the larger of the two.
 	CPU time.Duration
+	// Deadlocks are those between transactions; Redis knows none.
+	Deadlocks int64
 }
 
 // own are the commands that only the benchmark sends.
@@ -82,7 +84,7 @@ func (s *Server) addCommand(name, fields string) error {
 
 // Sub is what was done between two readings.
 func (s Server) Sub(before Server) Server {
-	d := Server{Commands: make(map[string]int64), Scripts: s.Scripts - before.Scripts, CPU: s.CPU - before.CPU}
+	d := Server{Commands: make(map[string]int64), Scripts: s.Scripts - before.Scripts, CPU: s.CPU - before.CPU, Deadlocks: s.Deadlocks - before.Deadlocks}
 	for name, calls := range s.Commands {
 		if n := calls - before.Commands[name]; n != 0 {
 			d.Commands[name] = n

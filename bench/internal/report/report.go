@@ -15,6 +15,17 @@ import (
 // Results are those of all rounds.
 type Results []load.Result
 
+// over are those of one store.
+func (rs Results) over(store string) Results {
+	var some Results
+	for _, r := range rs {
+		if r.Store == store {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
 func (rs Results) of(workload, contestant string) Results {
 	var some Results
 	for _, r := range rs {
@@ -94,20 +105,47 @@ var speed = []column{
 	errorsColumn,
 }
 
-var cost = []column{
-	median("allocs", "%.1f", func(r load.Result) float64 { return r.Allocs }),
-	median("bytes", "%.0f", func(r load.Result) float64 { return r.Bytes }),
-	median("commands", "%.1f", func(r load.Result) float64 { return r.Commands }),
-	median("server CPU µs", "%.1f", func(r load.Result) float64 { return float64(r.ServerCPU) / 1e3 }),
-	median("in scripts µs", "%.1f", func(r load.Result) float64 { return float64(r.ScriptTime) / 1e3 }),
-	median("client CPU µs", "%.1f", func(r load.Result) float64 { return float64(r.ClientCPU) / 1e3 }),
-	against("CPU of both, ", cpu),
+// costs are the columns of what a pair costs. One kind of server has what
+// another has not.
+func costs(store string) []column {
+	columns := []column{
+		median("allocs", "%.1f", func(r load.Result) float64 { return r.Allocs }),
+		median("bytes", "%.0f", func(r load.Result) float64 { return r.Bytes }),
+		median(commands[store], "%.1f", func(r load.Result) float64 { return r.Commands }),
+		median("server CPU µs", "%.1f", func(r load.Result) float64 { return float64(r.ServerCPU) / 1e3 }),
+	}
+	if store == contest.MySQL {
+		columns = append(columns, deadlocksColumn)
+	} else {
+		columns = append(columns, median("in scripts µs", "%.1f", func(r load.Result) float64 { return float64(r.ScriptTime) / 1e3 }))
+	}
+	return append(columns,
+		median("client CPU µs", "%.1f", func(r load.Result) float64 { return float64(r.ClientCPU) / 1e3 }),
+		against("CPU of both, ", cpu))
 }
 
-var holding = []column{
-	median("locks", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Locks) }),
-	median("lost", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Lost) }),
-	median("commands/s", "%.0f", func(r load.Result) float64 { return r.Holding.Commands }),
+// commands is what a store's server executes.
+var commands = map[string]string{contest.Redis: "commands", contest.MySQL: "statements"}
+
+// deadlocksColumn is of all rounds together.
+var deadlocksColumn = column{"deadlocks", func(own, _ Results) string { return fmt.Sprint(own.deadlocks()) }}
+
+func (rs Results) deadlocks() (n int64) {
+	for _, r := range rs {
+		n += r.Deadlocks
+	}
+	return n
+}
+
+func holding(store string) []column {
+	return append([]column{
+		median("locks", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Locks) }),
+		median("lost", "%.0f", func(r load.Result) float64 { return float64(r.Holding.Lost) }),
+		median(commands[store]+"/s", "%.0f", func(r load.Result) float64 { return r.Holding.Commands }),
+	}, held...)
+}
+
+var held = []column{
 	median("server CPU %", "%.1f", func(r load.Result) float64 { return 100 * r.Holding.ServerShare }),
 	median("client CPU %", "%.1f", func(r load.Result) float64 { return 100 * r.Holding.ClientShare }),
 	median("allocs/s", "%.0f", func(r load.Result) float64 { return r.Holding.Allocs }),
@@ -118,16 +156,17 @@ var holding = []column{
 	median("freed/s", "%.0f", func(r load.Result) float64 { return r.Holding.Freed }),
 }
 
-// Workload writes the tables of one workload.
-func (rs Results) Workload(w io.Writer, workload load.Workload, contestants []contest.Contestant) {
-	fmt.Fprintf(w, "\n## %s\n\n%s\n\n", workload.Name, workload.About)
+// Workload writes the tables of one workload on one store.
+func (rs Results) Workload(w io.Writer, store string, workload load.Workload, contestants []contest.Contestant) {
+	rs = rs.over(store)
+	fmt.Fprintf(w, "\n## %s %s\n\n%s\n\n", store, workload.Name, workload.About)
 	if workload.Holding {
-		rs.table(w, workload, contestants, holding)
+		rs.table(w, workload, contestants, holding(store))
 		return
 	}
 	rs.table(w, workload, contestants, speed)
 	fmt.Fprintf(w, "\nCost of a pair:\n\n")
-	rs.table(w, workload, contestants, cost)
+	rs.table(w, workload, contestants, costs(store))
 	for _, r := range rs {
 		if r.Workload == workload.Name && r.Errors > 0 {
 			fmt.Fprintf(w, "\n%s, round %d: %d errors, the first: %s\n", r.Contestant, r.Round+1, r.Errors, r.First)
@@ -161,7 +200,7 @@ func (rs Results) Broken(w io.Writer) bool {
 	for _, r := range rs {
 		if r.Broken > 0 {
 			broken = true
-			fmt.Fprintf(w, "EXCLUSION BROKEN: %s, %s, round %d: %d times\n", r.Workload, r.Contestant, r.Round+1, r.Broken)
+			fmt.Fprintf(w, "EXCLUSION BROKEN: %s %s, %s, round %d: %d times\n", r.Store, r.Workload, r.Contestant, r.Round+1, r.Broken)
 		}
 	}
 	return broken
