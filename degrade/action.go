@@ -112,7 +112,7 @@ func (m *Machine) can(now Instant, a Action) bool {
 	case Remove:
 		return m.mayRemove(now, a)
 	case Leave:
-		return m.closing && (m.noneAlive(now) || m.rules.leaveWithHolds)
+		return m.closing && (m.noneAlive(now) || m.rules.LeaveWithHolds)
 	}
 	return false
 }
@@ -194,11 +194,11 @@ func (m *Machine) Done(now Instant, a Action, r Reply) {
 func (m *Machine) permitted(now Instant, a Action, epoch uint16) {
 	// Holds that lived under the old permit and have outlived it are over, even
 	// though nobody has looked since.
-	if now >= m.permit && !m.rules.lateRevives {
+	if now >= m.permit && !m.rules.LateRevives {
 		m.lapse(now)
 	}
 	from := a.Sent
-	if m.rules.countFromReply {
+	if m.rules.CountFromReply {
 		from = now
 	}
 	until := from.Add(a.From.Term)
@@ -244,7 +244,7 @@ func (m *Machine) polled(now Instant, a Action, r Reply) {
 	}
 	if r.Mode.Server == r.Server {
 		m.learn(now, r.Mode)
-		if m.rules.permitFromRead && m.mode == r.Mode && !m.mode.Drain {
+		if m.rules.PermitFromRead && m.mode == r.Mode && !m.mode.Drain {
 			m.permitted(now, a, m.mode.Epoch)
 		}
 	}
@@ -261,7 +261,7 @@ func (m *Machine) polled(now Instant, a Action, r Reply) {
 func (m *Machine) takeover(row Mode) Mode {
 	to := row
 	to.Epoch = max(row.Epoch, m.mode.Epoch, m.maxSeen()) + jump
-	if m.rules.jumpByOne {
+	if m.rules.JumpByOne {
 		to.Epoch = row.Epoch + 1
 	}
 	to.Drain, to.Hard, to.Server = true, true, ""

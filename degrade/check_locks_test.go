@@ -13,25 +13,25 @@ func (s *steps) locks(i int) {
 	for k := range s.keys {
 		id := keyIDs[k]
 		held := now.m.Belief(id) > now.clock
-		if t, ok := now.m.MayGrant(now.clock); ok && !held && now.grant.key < 0 && !now.left {
+		if t, ok := now.m.MayGrant(now.clock); ok && !held && now.grant == nil && !now.left {
 			s.grant(i, k, t)
 		}
 		if held {
 			s.renew(i, k)
 			s.unlock(i, k)
-		} else if now.grant.key < 0 && now.op.a.Kind == 0 {
+		} else if s.late != 0 && now.grant == nil && now.op == nil {
 			s.undo(i, k)
 		}
 	}
-	if now.grant.key >= 0 {
+	if now.grant != nil {
 		w := s.of(i)
 		bad := s.granted(&w, i)
 		s.emit(w, "P%d hears of its grant of fence %d", i, now.grant.fence)
-		if bad != "" && s.violation == "" {
-			s.violation = bad
+		if bad != "" {
+			s.fail(bad)
 		}
 		w = *s.w
-		w.p[i].grant = grant{key: -1}
+		w.p[i].grant = nil
 		s.emit(w, "P%d gives up on its grant", i)
 	}
 }
@@ -53,17 +53,17 @@ func (s *steps) grant(i, k int, t degrade.Ticket) {
 			continue
 		}
 		p.m.Release(keyIDs[k]) // an old hold that has ended unnoticed
-		p.grant = grant{key: int8(k), fence: fence, sent: p.clock, t: t}
+		p.grant = &grant{key: k, fence: fence, sent: p.clock, t: t}
 		if s.slowGrant {
 			s.emit(w, "P%d is granted fence %d on %v %s e%d, reply under way", i, fence, at.Tier, at.Incarnation, at.Epoch)
 			continue
 		}
 		lost := w
-		lost.p[i].grant = grant{key: -1}
+		lost.p[i].m, lost.p[i].grant = p.m.Clone(), nil
 		bad := s.granted(&w, i)
 		s.emit(w, "P%d is granted fence %d of key %d on %v %s e%d", i, fence, k, at.Tier, at.Incarnation, at.Epoch)
-		if bad != "" && s.violation == "" {
-			s.violation = bad
+		if bad != "" {
+			s.fail(bad)
 		}
 		s.emit(lost, "P%d is granted fence %d on %v e%d, reply LOST", i, fence, at.Tier, at.Epoch)
 	}
@@ -73,7 +73,7 @@ func (s *steps) grant(i, k int, t degrade.Ticket) {
 func (s *steps) granted(w *world, i int) string {
 	p := &w.p[i]
 	g := p.grant
-	p.grant = grant{key: -1}
+	p.grant = nil
 	ok := p.m.Granted(p.clock, g.t, degrade.Hold{
 		ID: keyIDs[g.key], Lease: dur(s.lease), Until: g.sent.Add(dur(s.lease)), Exclusive: true,
 	})
@@ -96,7 +96,7 @@ func (s *steps) mine(c *cell, i, k int) bool {
 func (s *steps) renew(i, k int) {
 	w := s.of(i)
 	p := &w.p[i]
-	t := p.m.Clone().Release(keyIDs[k])[0]
+	t := p.m.Place(keyIDs[k])
 	c := s.cell(&w, t, k)
 	until := p.clock.Add(dur(s.lease))
 	if !s.mine(c, i, k) || uint16(c.epoch) != t.Epoch {
@@ -109,8 +109,9 @@ func (s *steps) renew(i, k int) {
 
 func (s *steps) unlock(i, k int) {
 	w := s.of(i)
-	for _, t := range w.p[i].m.Release(keyIDs[k]) {
-		if c := s.cell(&w, t, k); s.mine(c, i, k) {
+	w.p[i].m.Release(keyIDs[k])
+	for _, c := range []*cell{&w.db.rows[k], &w.redis[0][k], &w.redis[1][k]} {
+		if s.mine(c, i, k) {
 			c.owner, c.ttl = 0, 0
 		}
 	}

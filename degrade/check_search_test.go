@@ -96,27 +96,8 @@ func (q *search) explain(n int32, last *steps) {
 	}
 	if last.violation != "" {
 		s.all(&w)
-		for j := range s.next {
-			only := &steps{scope: &q.scope, w: &w}
-			only.emit(s.next[j], "")
-			if only.violation != "" || s.fenceBroken(&w, &s.next[j]) {
-				q.trace = append(q.trace, s.names[j])
-				break
-			}
-		}
+		q.trace = append(q.trace, s.names[s.wrong])
 	}
-}
-
-// fenceBroken reports whether to believes in a fence that is not above all before.
-func (s *steps) fenceBroken(from, to *world) bool {
-	for i := range s.procs {
-		for k := range s.keys {
-			if to.p[i].fence[k] != from.p[i].fence[k] && to.p[i].fence[k] <= from.highest[k] {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // permutations are the orders of processes that make no difference. A starter
@@ -182,11 +163,7 @@ func (s *scope) canon(b []byte, w *world, order []int) []byte {
 	}
 	age := func(now, sent degrade.Instant) byte { return byte(min(now.Sub(sent), dur(max(s.term, s.lease)))) }
 	action := func(a degrade.Action, now degrade.Instant) {
-		b = append(b, byte(a.Kind))
-		if a.Kind == 0 {
-			return
-		}
-		b = append(b, age(now, a.Sent), byte(len(a.Holds)))
+		b = append(b, byte(a.Kind), age(now, a.Sent), byte(len(a.Holds)))
 		for _, id := range a.Holds {
 			b = append(b, id[1])
 		}
@@ -198,11 +175,11 @@ func (s *scope) canon(b []byte, w *world, order []int) []byte {
 	}
 	rows(&w.db)
 	b = append(b, w.server...)
-	if s.stale {
-		b = degrade.CanonMode(b, w.before)
+	if w.before != nil {
+		b = degrade.CanonMode(b, *w.before)
 	}
-	if w.backed {
-		rows(&w.backup)
+	if w.backup != nil {
+		rows(w.backup)
 	}
 	cells(&w.redis[0])
 	if w.failed {
@@ -210,13 +187,11 @@ func (s *scope) canon(b []byte, w *world, order []int) []byte {
 		cells(&w.redis[1])
 	}
 	b = append(b, w.highest[:s.keys]...)
-	if w.late.Kind != 0 {
-		b = append(b, place[w.lateOf+1])
-		action(w.late, 0)
-		for k := range s.keys {
-			if w.late.Kind == degrade.Adopt {
-				b = append(b, w.lateFence[k])
-			}
+	if l := w.late; l != nil {
+		b = append(b, 'l', place[l.of+1])
+		action(l.a, l.a.Sent) // nobody counts from its sending any more
+		if l.a.Kind == degrade.Adopt {
+			b = append(b, l.fence[:s.keys]...)
 		}
 	}
 	for _, i := range order {
@@ -233,13 +208,13 @@ func (s *scope) canon(b []byte, w *world, order []int) []byte {
 				b = append(b, p.fence[k])
 			}
 		}
-		if p.grant.key >= 0 {
-			b = append(b, 'g', byte(p.grant.key), p.grant.fence, age(p.clock, p.grant.sent), byte(p.grant.t.Epoch), byte(p.grant.t.Tier))
-			b = append(b, p.grant.t.Incarnation...)
+		if g := p.grant; g != nil {
+			b = append(b, 'g', byte(g.key), g.fence, age(p.clock, g.sent), byte(g.t.Epoch), byte(g.t.Tier))
+			b = append(b, g.t.Incarnation...)
 		}
-		action(p.op.a, p.clock)
-		if p.op.a.Kind != 0 {
-			r := p.op.r
+		if p.op != nil {
+			r := &p.op.r
+			action(p.op.a, p.clock)
 			if r.OK {
 				b = append(b, 'y')
 			}

@@ -19,15 +19,23 @@ type steps struct {
 	names     []string // only while a trace is printed
 	tracing   bool
 	violation string
+	wrong     int // the step that is
 }
 
 func (s *steps) emit(w world, format string, args ...any) {
-	if s.violation == "" {
-		s.violation = s.overlap(&w)
-	}
 	s.next = append(s.next, w)
+	if v := s.overlap(&w); v != "" {
+		s.fail(v)
+	}
 	if s.tracing {
 		s.names = append(s.names, fmt.Sprintf(format, args...))
+	}
+}
+
+// fail notes that the last step is wrong; the first one counts.
+func (s *steps) fail(what string) {
+	if s.violation == "" {
+		s.violation, s.wrong = what, len(s.next)-1
 	}
 }
 
@@ -59,7 +67,7 @@ func (s *steps) all(w *world) {
 	s.tick()
 	s.faults()
 	for i := range s.procs {
-		if w.p[i].op.a.Kind == 0 {
+		if w.p[i].op == nil {
 			s.begin(i)
 		} else {
 			s.reply(i)
@@ -86,15 +94,26 @@ func (s *steps) tick() {
 			continue
 		}
 		for k := range s.keys {
-			for _, c := range []*cell{&w.db.rows[k], &w.backup.rows[k], &w.redis[0][k], &w.redis[1][k]} {
-				if c.ttl > 0 {
-					if c.ttl--; c.ttl == 0 {
-						c.owner = 0
-					}
-				}
+			w.db.rows[k].tick()
+			w.redis[0][k].tick()
+			w.redis[1][k].tick()
+		}
+		if w.backup != nil {
+			b := *w.backup
+			for k := range s.keys {
+				b.rows[k].tick()
 			}
+			w.backup = &b
 		}
 		s.emit(w, "a tick (lost by %03b)", lost)
+	}
+}
+
+func (c *cell) tick() {
+	if c.ttl > 0 {
+		if c.ttl--; c.ttl == 0 {
+			c.owner = 0
+		}
 	}
 }
 
@@ -109,25 +128,24 @@ func (s *steps) faults() {
 		s.emit(w, "Redis fails over and LOSES its data; the old primary still answers")
 	}
 	if s.loss && s.w.server == "A" {
-		if !s.w.backed {
-			w := *s.w
-			w.backup, w.backed = w.db, true
-			s.emit(w, "the arbiter's replica is at this state (%v)", short(w.db.mode))
+		w := *s.w
+		if w.backup == nil {
+			b := w.db
+			w.backup = &b
+			s.emit(w, "the arbiter's replica is at this state (%v)", short(b.mode))
 		} else {
-			w := *s.w
-			w.db, w.server, w.backup = w.backup, "B", arbiter{}
+			w.db, w.server, w.backup = *w.backup, "B", nil
 			s.emit(w, "the arbiter fails over to %v: later commits are LOST", short(w.db.mode))
 		}
 	}
-	if s.w.late.Kind != 0 {
-		w, i, a := *s.w, int(s.w.lateOf), s.w.late
-		// It was written when it was sent: with the fences of then.
-		now := w.p[i].fence
-		w.p[i].fence = w.lateFence
-		r := s.exec(&w, i, a)
-		w.p[i].fence = now
-		w.late, w.lateOf, w.lateFence = degrade.Action{}, 0, [2]uint8{}
-		s.emit(w, "LATE: P%d's %s is executed: %s", i, say(a), sayReply(a, r))
+	if l := s.w.late; l != nil {
+		w := *s.w
+		now := w.p[l.of].fence
+		w.p[l.of].fence = l.fence
+		r := s.exec(&w, l.of, l.a)
+		w.p[l.of].fence = now
+		w.late = nil
+		s.emit(w, "LATE: P%d's %v is executed: %v", l.of, say(l.a), sayReply(l.a, r))
 	}
 }
 
@@ -138,37 +156,38 @@ func (s *steps) begin(i int) {
 		if !s.w.p[i].m.Can(s.w.p[i].clock, a) {
 			continue
 		}
+		if s.idle(i, a) {
+			continue
+		}
 		w := s.of(i)
 		p := &w.p[i]
 		a, ok := p.m.Begin(p.clock, a)
 		if !ok {
 			panic("can, but does not begin")
 		}
-		if a.Kind == degrade.Leave {
-			p.left = true
+		p.left = p.left || a.Kind == degrade.Leave
+		lost := w // and given up on
+		lost.p[i].m = p.m.Clone()
+		lost.p[i].m.Done(p.clock, a, degrade.Reply{Lost: true})
+		if a.Kind == degrade.Ack || a.Kind == degrade.Adopt || a.Kind == degrade.Leave {
+			s.emit(lost, "P%d sends %v, which is LOST", i, say(a)) // else nothing changes
 		}
-		given := w // given up on
-		given.p[i].m = p.m.Clone()
-		given.p[i].m.Done(p.clock, a, degrade.Reply{Lost: true})
-
-		s.emit(given, "P%d sends %s, which is LOST", i, say(a))
-		if s.late.has(a.Kind) && s.w.late.Kind == 0 {
-			later := given
-			later.late, later.lateOf, later.lateFence = a, int8(i), p.fence
-			later.late.Sent = 0 // its sender counts on nothing any more
-			s.emit(later, "P%d sends %s, gives up on it, and it is LATE", i, say(a))
+		if s.late.has(a.Kind) && s.w.late == nil {
+			later := lost
+			later.late = &late{a, i, p.fence}
+			s.emit(later, "P%d sends %v, gives up on it, and it is LATE", i, say(a))
 		}
-		unheard := given
-		r := s.exec(&unheard, i, a)
+		r := s.exec(&w, i, a)
 		if s.pending.has(a.Kind) {
-			w.db, w.before, w.redis, w.beats = unheard.db, unheard.before, unheard.redis, unheard.beats
-			p.op = call{a, r}
-			s.emit(w, "P%d sends %s: %s, reply under way", i, say(a), sayReply(a, r))
+			p.op = &call{a, r}
+			s.emit(w, "P%d sends %v: %v, reply under way", i, say(a), sayReply(a, r))
 		} else {
-			s.emit(unheard, "P%d sends %s: %s, reply LOST", i, say(a), sayReply(a, r))
-			w.db, w.before, w.redis, w.beats = unheard.db, unheard.before, unheard.redis, unheard.beats
+			lost.db, lost.before, lost.redis, lost.beats = w.db, w.before, w.redis, w.beats
+			if a.Kind != degrade.Poll {
+				s.emit(lost, "P%d sends %v: %v, reply LOST", i, say(a), sayReply(a, r))
+			}
 			p.m.Done(p.clock, a, r)
-			s.emit(w, "P%d sends %s: %s", i, say(a), sayReply(a, r))
+			s.emit(w, "P%d sends %v: %v", i, say(a), sayReply(a, r))
 		}
 		if a.Kind == degrade.Adopt && len(a.Holds) == 2 {
 			// Half of the batch is executed.
@@ -181,15 +200,40 @@ func (s *steps) begin(i int) {
 			p.m.Done(p.clock, a, r)
 			s.emit(w, "P%d sends %s: only the first is executed, %s", i, say(a), sayReply(half, r))
 		}
-		if a.Kind == degrade.Poll && s.stale && s.w.before.Known() {
+		if a.Kind == degrade.Poll && s.stale && s.w.before != nil {
 			w := s.of(i)
 			p := &w.p[i]
 			a, _ := p.m.Begin(p.clock, a)
-			p.m.Done(p.clock, a, degrade.Reply{OK: true, Mode: s.w.before, Server: s.w.server,
+			p.m.Done(p.clock, a, degrade.Reply{OK: true, Mode: *s.w.before, Server: s.w.server,
 				Members: []degrade.Member{{ID: "a", Epoch: s.w.before.Epoch - 1}}})
-			s.emit(w, "P%d polls a STALE replica: %s", i, short(s.w.before))
+			s.emit(w, "P%d polls a STALE replica: %s", i, short(*s.w.before))
 		}
 	}
+}
+
+// idle reports whether an action would change nothing that matters.
+func (s *steps) idle(i int, a degrade.Action) bool {
+	p := &s.w.p[i]
+	switch {
+	case s.remove || s.loss:
+		return false
+	case a.Kind == degrade.Poll:
+		mode := p.m.Mode()
+		return mode == s.w.db.mode && !(mode.Drain && s.clear(s.w))
+	case a.Kind == degrade.Refresh:
+		return p.m.Permit().Sub(p.clock) == dur(s.term) && s.w.db.members[i].epoch == uint8(a.From.Epoch)
+	}
+	return false
+}
+
+// clear reports whether a poll would find that a drain can be opened.
+func (s *steps) clear(w *world) bool {
+	for _, m := range s.exec(w, 0, degrade.Action{Kind: degrade.Poll}).Members {
+		if max(m.Epoch, m.Acked) == w.db.mode.Epoch-1 {
+			return false
+		}
+	}
+	return true
 }
 
 // actions are all that process i could want.
@@ -256,13 +300,12 @@ func (s *steps) reply(i int) {
 	if p.dups > 0 {
 		again := w
 		again.p[i].dups--
-		s.emit(again, "P%d hears of its %s: %s, and will hear it AGAIN", i, say(op.a), sayReply(op.a, op.r))
+		s.emit(again, "P%d hears of its %v: %v, and will hear it AGAIN", i, say(op.a), sayReply(op.a, op.r))
 	}
-	p.op = call{}
-	s.emit(w, "P%d hears of its %s: %s", i, say(op.a), sayReply(op.a, op.r))
+	p.op = nil
+	s.emit(w, "P%d hears of its %v: %v", i, say(op.a), sayReply(op.a, op.r))
 	w = s.of(i)
-	p = &w.p[i]
-	p.m.Done(p.clock, op.a, degrade.Reply{Lost: true})
-	p.op = call{}
-	s.emit(w, "P%d gives up on its %s", i, say(op.a))
+	w.p[i].m.Done(p.clock, op.a, degrade.Reply{Lost: true})
+	w.p[i].op = nil
+	s.emit(w, "P%d gives up on its %v", i, say(op.a))
 }

@@ -2,18 +2,16 @@ package degrade_test
 
 import (
 	"flag"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tierlock/tierlock/degrade"
 )
 
-var large = flag.Bool("degrade.large", false, "search the larger scopes as well, an hour and more")
+var limit = 3_000_000
 
-// tiny is one switch between two processes; other scopes say how they differ.
-var tiny = scope{
-	procs: 2, keys: 1, epochs: 2, grants: 1, lease: 2, term: 2,
-}
+var large = flag.Bool("degrade.large", false, "search the larger scopes as well, an hour and more")
 
 var everyReply = kindsOf(degrade.Poll, degrade.Refresh, degrade.Ack, degrade.Adopt, degrade.Start, degrade.Open)
 
@@ -22,6 +20,29 @@ func with(s scope, change func(*scope)) scope {
 	return s
 }
 
+// Small worlds. Each has what its name says; together they are what is checked in
+// every run.
+var (
+	tiny         = scope{procs: 2, keys: 1, epochs: 2, grants: 1, lease: 2, term: 2}
+	twoGrants    = with(tiny, func(s *scope) { s.grants = 2 })
+	slowReplies  = with(tiny, func(s *scope) { s.pending, s.slowGrant = everyReply, true })
+	slowGrants   = with(tiny, func(s *scope) { s.slowGrant = true })
+	lateCalls    = with(tiny, func(s *scope) { s.late, s.grants = kindsOf(degrade.Adopt, degrade.Ack), 2 })
+	failover     = with(tiny, func(s *scope) { s.toRedis, s.failover = true, true })
+	twoSwitches  = with(tiny, func(s *scope) { s.epochs = 3 })
+	three        = with(tiny, func(s *scope) { s.procs = 3 })
+	longPermit   = with(tiny, func(s *scope) { s.term, s.grants = 4, 1 })
+	batch        = with(tiny, func(s *scope) { s.keys = 2 })
+	drifting     = with(tiny, func(s *scope) { s.slow, s.slack, s.drift = 1, 1, 200 })
+	starter      = with(tiny, func(s *scope) { s.starter = true })
+	stalePolls   = with(tiny, func(s *scope) { s.stale = true })
+	arbiterLoss  = with(tiny, func(s *scope) { s.loss, s.grace = true, 1 })
+	removal      = with(tiny, func(s *scope) { s.remove = true })
+	leaving      = with(tiny, func(s *scope) { s.leave = true })
+	lateAcks     = with(twoSwitches, func(s *scope) { s.late = kindsOf(degrade.Ack, degrade.Refresh) })
+	lateSwitches = with(tiny, func(s *scope) { s.late, s.toRedis, s.grants = kindsOf(degrade.Start, degrade.Open), true, 2 })
+)
+
 // scopes are searched to the end.
 var scopes = []struct {
 	name  string
@@ -29,11 +50,22 @@ var scopes = []struct {
 	scope scope
 }{
 	{"tiny", false, tiny},
-	{"replies late", false, with(tiny, func(s *scope) { s.pending = everyReply; s.slowGrant = true })},
-	{"requests late", false, with(tiny, func(s *scope) { s.late = kindsOf(degrade.Adopt, degrade.Ack); s.grants = 2 })},
-	{"failover", false, with(tiny, func(s *scope) { s.toRedis = true; s.failover = true })},
-	{"two switches", false, with(tiny, func(s *scope) { s.epochs = 3 })},
-	{"three processes", false, with(tiny, func(s *scope) { s.procs = 3 })},
+	{"two grants", false, twoGrants},
+	{"slow replies", false, slowReplies},
+	{"late calls", false, lateCalls},
+	{"failover", false, failover},
+	{"two switches", false, twoSwitches},
+	{"three processes", false, three},
+	{"long permit", false, longPermit},
+	{"batch", false, batch},
+	{"drifting clocks", false, drifting},
+	{"starter", false, starter},
+	{"stale polls", false, stalePolls},
+	{"arbiter loss", false, arbiterLoss},
+	{"removal", false, removal},
+	{"leaving", false, leaving},
+	{"late acks", false, lateAcks},
+	{"late switches", false, lateSwitches},
 }
 
 func TestExclusion(t *testing.T) {
@@ -42,8 +74,8 @@ func TestExclusion(t *testing.T) {
 			if c.large && !*large {
 				t.Skip("needs -degrade.large")
 			}
-			start := time.Now()
-			q := search{scope: c.scope}
+			start := cpu()
+			q := search{scope: c.scope, limit: limit}
 			q.run()
 			if q.found != "" {
 				t.Fatalf("%s, after %d states:\n%s", q.found, q.states, lines(q.trace))
@@ -51,7 +83,7 @@ func TestExclusion(t *testing.T) {
 			if !q.complete || q.opens == 0 {
 				t.Fatalf("the search is incomplete or saw no switch: %d states, %d opened", q.states, q.opens)
 			}
-			t.Logf("%d states, %d steps deep, %.1f s", q.states, q.depth, time.Since(start).Seconds())
+			t.Logf("%d states, %d steps deep, %.1f s", q.states, q.depth, (cpu() - start).Seconds())
 		})
 	}
 }
@@ -62,4 +94,13 @@ func lines(trace []string) string {
 		s += "    " + l + "\n"
 	}
 	return s
+}
+
+// cpu is the processor time of this process.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -95,38 +95,42 @@ type call struct {
 
 // grant is a grant that is under way.
 type grant struct {
-	key   int8 // -1: none
+	key   int
 	fence uint8
 	sent  degrade.Instant
 	t     degrade.Ticket
 }
 
+// What is behind a pointer in proc and world is replaced, never changed.
 type proc struct {
 	m     *degrade.Machine
 	clock degrade.Instant
-	op    call // the reply that is under way, if op.a.Kind != 0
-	again call // a reply that was received and will come again
-	grant grant
+	op    *call    // the reply that is under way
+	grant *grant   // and that of a grant
 	fence [2]uint8 // of the hold of each key
 	slow  uint8
 	dups  uint8
 	left  bool
 }
 
+// late is a request that is still on its way, written when it was sent.
+type late struct {
+	a     degrade.Action
+	of    int
+	fence [2]uint8
+}
+
 type world struct {
-	p         [maxProcs]proc
-	db        arbiter
-	server    string
-	before    degrade.Mode // the mode row before its last change, for stale readings
-	backup    arbiter      // what a failover of the arbiter falls back to
-	backed    bool
-	redis     [2][2]cell
-	failed    bool
-	late      degrade.Action // a request that is still on its way, of process lateOf
-	lateOf    int8
-	lateFence [2]uint8
-	highest   [2]uint8 // fence believed so far
-	beats     uint16
+	p       [maxProcs]proc
+	db      arbiter
+	server  string
+	before  *degrade.Mode // the mode row before its last change, for stale readings
+	backup  *arbiter      // what a failover of the arbiter falls back to
+	redis   [2][2]cell
+	failed  bool
+	late    *late
+	highest [2]uint8 // fence believed so far
+	beats   uint16
 }
 
 var keyIDs = [2]degrade.HoldID{"k0", "k1"}
@@ -144,11 +148,12 @@ func (s *scope) world() world {
 		c := degrade.Config{Member: memberIDs[i], Term: dur(s.term), Drift: s.drift, Grace: dur(s.grace),
 			Refresh: 1, Poll: 1, Probe: 1, Suspect: 1, Up: 1, Dwell: 1}
 		m := degrade.NewWith(c, s.rules)
-		w.p[i] = proc{m: m, slow: s.slow, dups: s.dup, grant: grant{key: -1}}
+		w.p[i] = proc{m: m, slow: s.slow, dups: s.dup}
 		if !s.starter || i < s.procs-1 {
-			a, _ := m.Begin(0, degrade.Action{Kind: degrade.Poll})
-			m.Done(0, a, s.exec(&w, i, a))
-			m.Events()
+			for _, a := range []degrade.Action{{Kind: degrade.Poll}, {Kind: degrade.Refresh, From: w.db.mode}} {
+				a, _ = m.Begin(0, a)
+				m.Done(0, a, s.exec(&w, i, a))
+			}
 		}
 	}
 	return w
@@ -246,13 +251,19 @@ func (s *scope) exec(w *world, i int, a degrade.Action) degrade.Reply {
 }
 
 func (s *scope) setMode(w *world, m degrade.Mode) {
-	w.before = w.db.mode
+	if s.stale {
+		before := w.db.mode
+		w.before = &before
+	}
 	w.db.mode = m
 }
 
 // cell is where a ticket's key is, or nil if nothing there answers to it.
 func (s *scope) cell(w *world, t degrade.Ticket, key int) *cell {
 	if t.Tier == degrade.MySQL {
+		if t.Incarnation != w.server && !s.broken.serverUnchecked && !s.broken.lockOnAnyServer {
+			return nil
+		}
 		return &w.db.rows[key]
 	}
 	for inc, name := range incarnations {

@@ -4,17 +4,18 @@ package degrade
 // confirmed. Holds that are no longer believed do not count; the ack must not wait
 // for them, and they cannot come back.
 func (m *Machine) mayAck(now Instant) bool {
+	some, all := false, true
 	for _, h := range m.holds {
 		if !m.alive(now, h) || h.place.Epoch == m.mode.Epoch {
 			continue
 		}
-		if in := h.adopted && now < h.newUntil; in && m.rules.ackAfterFirst {
-			return true
-		} else if !in {
-			return false
+		if h.adopted && now < h.newUntil {
+			some = true
+		} else {
+			all = false
 		}
 	}
-	return true
+	return all || some && m.rules.AckAfterFirst
 }
 
 // mayOpen reports whether nobody can have a belief in the old epoch that is not
@@ -23,8 +24,8 @@ func (m *Machine) mayAck(now Instant) bool {
 // one who has not heard is the one who still believes.
 func (m *Machine) mayOpen(now Instant) bool {
 	return now >= m.openAt ||
-		m.clear && (!m.mode.Hard || m.rules.hardOpensByAcks) ||
-		m.rules.openAtOnce
+		m.clear && (!m.mode.Hard || m.rules.HardOpensByAcks) ||
+		m.rules.OpenAtOnce
 }
 
 // beginAdopt notes that adoptions are under way. From now on there may be
@@ -36,7 +37,7 @@ func (m *Machine) beginAdopt(now Instant, a Action) {
 			continue
 		}
 		h.touched, h.sending, h.tried = true, true, now
-		if m.rules.adoptedWhenSent && !h.adopted || m.rules.retryMovesCap && h.adopted {
+		if m.rules.AdoptedWhenSent && !h.adopted || m.rules.RetryMovesCap && h.adopted {
 			h.adopted, h.newUntil = true, now.Add(h.lease)
 		}
 		m.holds[id] = h
@@ -64,7 +65,7 @@ func (m *Machine) doneAdopt(now Instant, a Action, r Reply) {
 				m.holds[id] = h
 			}
 		case NotTaken:
-			if !m.rules.keepRefused {
+			if !m.rules.KeepRefused {
 				m.end(id, Refused)
 			} else {
 				h.adopted, h.newUntil = true, a.Sent.Add(h.lease)

@@ -19,6 +19,9 @@ func NewWith(c Config, r Rules) *Machine {
 func (m *Machine) Can(now Instant, a Action) bool { return m.can(now, a) }
 func (m *Machine) TakeOver() (Action, bool)       { return m.takeOver(), m.stray.Known() }
 
+// Place is where a hold's own lease is.
+func (m *Machine) Place(id HoldID) Ticket { return m.holds[id].place }
+
 // Peers are the member rows of the last reading.
 func (m *Machine) Peers() []Member {
 	var rows []Member
@@ -31,7 +34,8 @@ func (m *Machine) Peers() []Member {
 // Clone is a machine that goes its own way from here.
 func (m *Machine) Clone() *Machine {
 	c := *m
-	c.holds = maps.Clone(m.holds)
+	c.holds = map[HoldID]hold{}
+	maps.Copy(c.holds, m.holds)
 	c.peers = m.peers // replaced as a whole, never changed in place
 	c.events = nil
 	c.policy.returns = slices.Clone(m.policy.returns)
@@ -73,7 +77,7 @@ func (m *Machine) Canon(b []byte, now Instant, peers func(id string, beat uint64
 			b = append(b, 255)
 			continue
 		}
-		b = append(b, rel(h.until), bit(h.exclusive), byte(h.place.Epoch), byte(h.place.Tier), bit(h.adopted), rel(h.newUntil), bit(h.touched))
+		b = append(b, rel(h.until), bit(h.exclusive), byte(h.place.Epoch), byte(h.place.Tier), bit(h.adopted), rel(h.newUntil))
 		b = append(b, h.place.Incarnation...)
 	}
 	if m.stray.Known() {

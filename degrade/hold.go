@@ -31,24 +31,32 @@ type hold struct {
 	tried     Instant // when one was last sent; policy only
 }
 
-// Ticket is leave to ask a store for something: for this epoch, on this tier and,
-// with Redis, on this incarnation. The store refuses it elsewhere.
+// Ticket is leave to ask a store for something: for this epoch, on this tier and
+// on this incarnation of its data. The store refuses it elsewhere.
 type Ticket struct {
-	Epoch       uint16
-	Tier        Tier
+	Epoch uint16
+	Tier  Tier
+	// Incarnation is the replication id of Redis, or the identity of the MySQL
+	// server: a permit outlives a failover of the arbiter by its whole term, and
+	// what was granted just before may be missing on the new primary.
 	Incarnation string
 }
 
 // Ticket is what requests of this mode carry.
-func (m Mode) Ticket() Ticket { return Ticket{m.Epoch, m.Tier, m.Incarnation} }
+func (m Mode) Ticket() Ticket {
+	if m.Tier == MySQL {
+		return Ticket{m.Epoch, m.Tier, m.Server}
+	}
+	return Ticket{m.Epoch, m.Tier, m.Incarnation}
+}
 
 // MayGrant gives leave to ask for a grant of an Exclusive resource at now. There
 // is none in a drain, without a valid permit of the present epoch, and after
 // Close.
 func (m *Machine) MayGrant(now Instant) (Ticket, bool) {
 	ok := m.mode.Known() && !m.mode.Drain && !m.closing &&
-		(m.permitEpoch == m.mode.Epoch || m.rules.grantForeignPermit) && now < m.permit
-	if m.rules.grantAnyPermit {
+		(m.permitEpoch == m.mode.Epoch || m.rules.GrantForeignPermit) && now < m.permit
+	if m.rules.GrantAnyPermit {
 		ok = m.mode.Known() && !m.mode.Drain
 	}
 	return m.mode.Ticket(), ok
@@ -62,7 +70,7 @@ func (m *Machine) Granted(now Instant, t Ticket, h Hold) bool {
 		return false // a hold begins once; a reply that comes again says nothing new
 	}
 	if h.Exclusive {
-		if p, ok := m.MayGrant(now); (!ok || p != t) && !(m.rules.grantInDrain && m.mode.Drain) {
+		if p, ok := m.MayGrant(now); (!ok || p != t) && !(m.rules.GrantInDrain && m.mode.Drain) {
 			return false
 		}
 	} else if m.closing || m.mode.Known() && t.Epoch != m.mode.Epoch {
@@ -140,16 +148,16 @@ func (m *Machine) belief(h hold) Instant {
 	if !h.exclusive {
 		return u
 	}
-	if m.mode.Drain && m.ackSent && !(m.rules.capWhenConfirmed && !m.acked) {
+	if m.mode.Drain && m.ackSent && !(m.rules.CapWhenConfirmed && !m.acked) {
 		if !h.adopted {
 			return 0
 		}
-		if m.rules.noOldLeaseCap && m.acked {
+		if m.rules.NoOldLeaseCap && m.acked {
 			u = h.newUntil
 		}
 		u = min(u, h.newUntil)
 	}
-	if m.rules.noPermitCap && !m.ackSent || m.rules.noPermitCapAdopted && m.acked {
+	if m.rules.NoPermitCap && !m.ackSent || m.rules.NoPermitCapAdopted && m.acked {
 		return u
 	}
 	return min(u, m.permit)
@@ -159,5 +167,5 @@ func (m *Machine) belief(h hold) Instant {
 // a belief asks this first: between two inputs a hold ends silently, and a reply
 // that was under way meanwhile must not bring it back.
 func (m *Machine) alive(now Instant, h hold) bool {
-	return m.rules.lateRevives || now < m.belief(h)
+	return m.rules.LateRevives || now < m.belief(h)
 }

@@ -135,9 +135,9 @@ func (m *Machine) learn(now Instant, to Mode) {
 		// taken from the row, since no two clocks agree on it.
 		w := to.wait(m.cfg.Grace)
 		switch {
-		case m.rules.waitTerm:
+		case m.rules.WaitTerm:
 			w = to.Term
-		case m.rules.hardWaitsNothing && to.Hard, m.rules.starterOpensAtOnce && !from.Known():
+		case m.rules.HardWaitsNothing && to.Hard, m.rules.StarterOpensAtOnce && !from.Known():
 			w = 0
 		}
 		m.openAt = now.Add(w)
@@ -173,10 +173,10 @@ func (m *Machine) carry(from, to Mode, h hold) (hold, bool) {
 		}
 		h.place, h.until = from.Ticket(), h.newUntil
 		h.adopted, h.newUntil, h.touched = false, 0, false
-		return h, in || m.rules.keepUnadopted
+		return h, in || m.rules.KeepUnadopted
 	}
 	// A drain, and perhaps more, was missed.
-	return h, m.rules.keepSkipped
+	return h, m.rules.KeepSkipped
 }
 
 func (m *Machine) end(id HoldID, why Reason) {

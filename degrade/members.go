@@ -68,7 +68,7 @@ func (m *Machine) observe(now Instant, a Action, r Reply) {
 func (m *Machine) mayRemove(now Instant, a Action) bool {
 	for _, p := range m.peers {
 		if p.ID == a.Member && p.Beat == a.Beat {
-			return m.rules.removeAtOnce || m.mode.Known() && now.Sub(p.since) >= m.mode.wait(m.cfg.Grace)
+			return m.rules.RemoveAtOnce || m.mode.Known() && now.Sub(p.since) >= m.mode.wait(m.cfg.Grace)
 		}
 	}
 	return false
