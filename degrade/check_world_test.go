@@ -53,7 +53,8 @@ type broken struct {
 	startUnguarded    bool // a start is written whatever the mode is
 	ackKeepsBeat      bool // an ack does not change the beat
 	removeIgnoresBeat bool // a member is removed whatever its beat is
-	serverUnchecked   bool // statements are executed on whatever server
+	serverUnchecked   bool // statements on the mode and members are executed on whatever server
+	lockOnAnyServer   bool // … and those on locks
 }
 
 type kindSet uint32
