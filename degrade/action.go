@@ -167,7 +167,7 @@ func (m *Machine) Done(now Instant, a Action, r Reply) {
 		}
 	case Refresh:
 		if r.OK && m.mode == a.From {
-			m.permitted(now, a, a.From.Epoch)
+			m.permitted(now, a, a.From)
 		}
 	case Start, Takeover:
 		if r.OK {
@@ -181,7 +181,7 @@ func (m *Machine) Done(now Instant, a Action, r Reply) {
 		// Also if the epoch has opened meanwhile: then it did so with this ack.
 		if r.OK && m.mode.Epoch == a.From.Epoch {
 			m.acked = m.mode.Drain
-			m.permitted(now, a, a.From.Epoch)
+			m.permitted(now, a, a.From)
 		}
 	case Open:
 		if r.OK {
@@ -190,8 +190,8 @@ func (m *Machine) Done(now Instant, a Action, r Reply) {
 	}
 }
 
-// permitted takes in a permit for epoch that was asked for by a.
-func (m *Machine) permitted(now Instant, a Action, epoch uint16) {
+// permitted takes in a permit for a mode that was asked for by a.
+func (m *Machine) permitted(now Instant, a Action, mode Mode) {
 	// Holds that lived under the old permit and have outlived it are over, even
 	// though nobody has looked since.
 	if now >= m.permit && !m.rules.LateRevives {
@@ -201,11 +201,11 @@ func (m *Machine) permitted(now Instant, a Action, epoch uint16) {
 	if m.rules.CountFromReply {
 		from = now
 	}
-	until := from.Add(a.From.Term)
+	until := from.Add(mode.Term)
 	if until <= now {
 		return // of no use, and its epoch must not look permitted
 	}
-	m.permit, m.permitEpoch = max(m.permit, until), epoch
+	m.permit, m.permitEpoch = max(m.permit, until), mode.Epoch
 }
 
 // lapse ends the exclusive holds that are believed no more.
@@ -245,7 +245,7 @@ func (m *Machine) polled(now Instant, a Action, r Reply) {
 	if r.Mode.Server == r.Server {
 		m.learn(now, r.Mode)
 		if m.rules.PermitFromRead && m.mode == r.Mode && !m.mode.Drain {
-			m.permitted(now, a, m.mode.Epoch)
+			m.permitted(now, a, m.mode)
 		}
 	}
 	if m.mode == r.Mode && m.mode.Drain && unacked(r.Members, m.mode.Epoch) == 0 {

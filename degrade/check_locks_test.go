@@ -10,6 +10,12 @@ import (
 // heard of in one step: the worst case for exclusion is the longest belief.
 func (s *steps) locks(i int) {
 	now := s.w.p[i]
+	if s.leave && !now.closing {
+		w := s.of(i)
+		w.p[i].m.Close()
+		w.p[i].closing = true
+		s.emit(w, "P%d closes", i)
+	}
 	for k := range s.keys {
 		id := keyIDs[k]
 		held := now.m.Belief(id) > now.clock
@@ -80,7 +86,7 @@ func (s *steps) granted(w *world, i int) string {
 	if !ok {
 		return ""
 	}
-	p.fence[g.key] = g.fence
+	p.fence[g.key], p.ended[g.key] = g.fence, false
 	if g.fence <= w.highest[g.key] {
 		return fmt.Sprintf("fence %d of key %d is believed after %d", g.fence, g.key, w.highest[g.key])
 	}

@@ -23,9 +23,12 @@ type steps struct {
 }
 
 func (s *steps) emit(w world, format string, args ...any) {
+	back := s.returned(&w)
 	s.next = append(s.next, w)
 	if v := s.overlap(&w); v != "" {
 		s.fail(v)
+	} else if back != "" {
+		s.fail(back)
 	}
 	if s.tracing {
 		s.names = append(s.names, fmt.Sprintf(format, args...))
@@ -50,6 +53,25 @@ func (s *steps) overlap(w *world) string {
 		}
 		if holders > 1 {
 			return fmt.Sprintf("%d processes believe to hold key %d", holders, k)
+		}
+	}
+	return ""
+}
+
+// returned says which hold is believed again after it had ended, and notes those
+// that have ended.
+func (s *steps) returned(w *world) string {
+	for i := range s.procs {
+		p := &w.p[i]
+		for k := range s.keys {
+			if p.fence[k] == 0 {
+				continue
+			}
+			believed := p.m.Belief(keyIDs[k]) > p.clock
+			if believed && p.ended[k] {
+				return fmt.Sprintf("P%d believes again in fence %d of key %d", i, p.fence[k], k)
+			}
+			p.ended[k] = !believed
 		}
 	}
 	return ""
@@ -129,7 +151,7 @@ func (s *steps) faults() {
 	}
 	if s.loss && s.w.server == "A" {
 		w := *s.w
-		if w.backup == nil {
+		if w.backup == nil && !s.rewind {
 			b := w.db
 			w.backup = &b
 			s.emit(w, "the arbiter's replica is at this state (%v)", short(b.mode))
@@ -215,11 +237,13 @@ func (s *steps) begin(i int) {
 func (s *steps) idle(i int, a degrade.Action) bool {
 	p := &s.w.p[i]
 	switch {
-	case s.remove || s.loss:
+	case s.remove:
 		return false
 	case a.Kind == degrade.Poll:
 		mode := p.m.Mode()
-		return mode == s.w.db.mode && !(mode.Drain && s.clear(s.w))
+		_, stray := p.m.TakeOver()
+		return mode == s.w.db.mode && mode.Server == s.w.server && !stray && !s.stale &&
+			!(mode.Drain && s.clear(s.w))
 	case a.Kind == degrade.Refresh:
 		return p.m.Permit().Sub(p.clock) == dur(s.term) && s.w.db.members[i].epoch == uint8(a.From.Epoch)
 	}
@@ -244,7 +268,7 @@ func (s *steps) actions(i int) []degrade.Action {
 	}
 	m, mode := p.m, p.m.Mode()
 	as := []degrade.Action{{Kind: degrade.Poll}}
-	if s.leave {
+	if p.closing {
 		as = append(as, degrade.Action{Kind: degrade.Leave})
 	}
 	if !mode.Known() {

@@ -26,6 +26,7 @@ var (
 	tiny         = scope{procs: 2, keys: 1, epochs: 2, grants: 1, lease: 2, term: 2}
 	twoGrants    = with(tiny, func(s *scope) { s.grants = 2 })
 	slowReplies  = with(tiny, func(s *scope) { s.pending, s.slowGrant = everyReply, true })
+	slowPermits  = with(tiny, func(s *scope) { s.pending = kindsOf(degrade.Refresh, degrade.Ack) })
 	slowGrants   = with(tiny, func(s *scope) { s.slowGrant = true })
 	lateCalls    = with(tiny, func(s *scope) { s.late, s.grants = kindsOf(degrade.Adopt, degrade.Ack), 2 })
 	failover     = with(tiny, func(s *scope) { s.toRedis, s.failover = true, true })
@@ -37,6 +38,7 @@ var (
 	starter      = with(tiny, func(s *scope) { s.starter = true })
 	stalePolls   = with(tiny, func(s *scope) { s.stale = true })
 	arbiterLoss  = with(tiny, func(s *scope) { s.loss, s.grace = true, 1 })
+	rewind       = with(arbiterLoss, func(s *scope) { s.rewind = true })
 	removal      = with(tiny, func(s *scope) { s.remove = true })
 	leaving      = with(tiny, func(s *scope) { s.leave = true })
 	lateAcks     = with(twoSwitches, func(s *scope) { s.late = kindsOf(degrade.Ack, degrade.Refresh) })
@@ -61,7 +63,8 @@ var scopes = []struct {
 	{"drifting clocks", false, drifting},
 	{"starter", false, starter},
 	{"stale polls", false, stalePolls},
-	{"arbiter loss", false, arbiterLoss},
+	{"arbiter rewind", false, rewind},
+	{"arbiter loss", true, arbiterLoss},
 	{"removal", false, removal},
 	{"leaving", false, leaving},
 	{"late acks", false, lateAcks},

@@ -31,6 +31,7 @@ type scope struct {
 	dup       uint8         // replies that come again
 	stale     bool          // polls may see the mode row before the last change
 	loss      bool          // the arbiter fails over once and forgets its latest commits
+	rewind    bool          // … all of them since the start
 	remove    bool          // silent members are removed
 	leave     bool          // processes close
 	starter   bool          // the last process knows nothing at first
@@ -104,14 +105,15 @@ type grant struct {
 
 // What is behind a pointer in proc and world is replaced, never changed.
 type proc struct {
-	m     *degrade.Machine
-	clock degrade.Instant
-	op    *call    // the reply that is under way
-	grant *grant   // and that of a grant
-	fence [2]uint8 // of the hold of each key
-	slow  uint8
-	dups  uint8
-	left  bool
+	m             *degrade.Machine
+	clock         degrade.Instant
+	op            *call    // the reply that is under way
+	grant         *grant   // and that of a grant
+	fence         [2]uint8 // of the hold of each key
+	ended         [2]bool  // it was seen to have ended
+	slow          uint8
+	dups          uint8
+	closing, left bool
 }
 
 // late is a request that is still on its way, written when it was sent.
@@ -156,6 +158,10 @@ func (s *scope) world() world {
 				m.Done(0, a, s.exec(&w, i, a))
 			}
 		}
+	}
+	if s.rewind {
+		b := w.db
+		w.backup = &b
 	}
 	return w
 }

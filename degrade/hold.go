@@ -150,6 +150,9 @@ func (m *Machine) belief(h hold) Instant {
 	}
 	if m.mode.Drain && m.ackSent && !(m.rules.CapWhenConfirmed && !m.acked) {
 		if !h.adopted {
+			if m.rules.AckAfterFirst {
+				return min(u, m.permit)
+			}
 			return 0
 		}
 		if m.rules.NoOldLeaseCap && m.acked {

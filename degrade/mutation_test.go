@@ -25,18 +25,14 @@ var mutations = []struct {
 	{"a drain is not opened at once", tiny, func(r *degrade.Rules, _ *broken) { r.OpenAtOnce = true }},
 	{"the wait allows for drifting clocks", drifting, func(r *degrade.Rules, _ *broken) { r.WaitTerm = true }},
 	{"who starts in a drain waits too", starter, func(r *degrade.Rules, _ *broken) { r.StarterOpensAtOnce = true }},
-	{"a permit counts from its sending", tiny, func(r *degrade.Rules, _ *broken) { r.CountFromReply = true }},
+	{"a permit counts from its sending", slowPermits, func(r *degrade.Rules, _ *broken) { r.CountFromReply = true }},
 	{"a grant that was under way when the drain was learned is not believed", slowGrants, func(r *degrade.Rules, _ *broken) { r.GrantInDrain = true }},
 	{"a grant needs a permit", tiny, func(r *degrade.Rules, _ *broken) { r.GrantAnyPermit = true }},
-	{"the permit is for the present epoch", tiny, func(r *degrade.Rules, _ *broken) { r.GrantForeignPermit = true }},
 	{"what has ended is not revived", tiny, func(r *degrade.Rules, _ *broken) { r.LateRevives = true }},
-	{"a hold that missed a drain ends", tiny, func(r *degrade.Rules, _ *broken) { r.KeepSkipped = true }},
-	{"a hold that did not get in ends", tiny, func(r *degrade.Rules, _ *broken) { r.KeepUnadopted = true }},
-	{"a hold that is refused ends", lateCalls, func(r *degrade.Rules, _ *broken) { r.KeepRefused = true }},
 	{"reading the mode gives no permit", stalePolls, func(r *degrade.Rules, _ *broken) { r.PermitFromRead = true }},
-	{"acks do not open after the arbiter's loss", arbiterLoss, func(r *degrade.Rules, _ *broken) { r.HardOpensByAcks = true }},
-	{"the drain after the arbiter's loss waits", arbiterLoss, func(r *degrade.Rules, _ *broken) { r.HardWaitsNothing = true }},
-	{"the epoch jumps after the arbiter's loss", arbiterLoss, func(r *degrade.Rules, _ *broken) { r.JumpByOne = true }},
+	{"acks do not open after the arbiter's loss", rewind, func(r *degrade.Rules, _ *broken) { r.HardOpensByAcks = true }},
+	{"the drain after the arbiter's loss waits", rewind, func(r *degrade.Rules, _ *broken) { r.HardWaitsNothing = true }},
+	{"the epoch jumps after the arbiter's loss", rewind, func(r *degrade.Rules, _ *broken) { r.JumpByOne = true }},
 	{"a silent member is removed after W only", removal, func(r *degrade.Rules, _ *broken) { r.RemoveAtOnce = true }},
 	{"a process leaves without holds only", leaving, func(r *degrade.Rules, _ *broken) { r.LeaveWithHolds = true }},
 
@@ -54,8 +50,8 @@ var mutations = []struct {
 	{"a start is guarded by its mode", lateSwitches, func(_ *degrade.Rules, b *broken) { b.startUnguarded = true }},
 	{"an ack changes the beat", removal, func(_ *degrade.Rules, b *broken) { b.ackKeepsBeat = true }},
 	{"a removal is guarded by the beat", removal, func(_ *degrade.Rules, b *broken) { b.removeIgnoresBeat = true }},
-	{"statements are for the server that the row names", arbiterLoss, func(_ *degrade.Rules, b *broken) { b.serverUnchecked = true }},
-	{"locks are for the server that the row names", arbiterLoss, func(_ *degrade.Rules, b *broken) { b.lockOnAnyServer = true }},
+	{"statements are for the server that the row names", rewind, func(_ *degrade.Rules, b *broken) { b.serverUnchecked = true }},
+	{"locks are for the server that the row names", rewind, func(_ *degrade.Rules, b *broken) { b.lockOnAnyServer = true }},
 }
 
 func TestEachRuleIsNeeded(t *testing.T) {
@@ -71,6 +67,35 @@ func TestEachRuleIsNeeded(t *testing.T) {
 				t.Fatalf("nothing was found in %d states (all: %v), %.1f s", q.states, q.complete, took)
 			}
 			t.Logf("%d steps, %d states, %.1f s: %s\n%s", len(q.trace), q.states, took, q.found, lines(q.trace))
+		})
+	}
+}
+
+// implied are rules that are not needed as long as all others are in force: the
+// search finds nothing without them. They are kept, because each says at once what
+// would otherwise follow only from the whole protocol: that whoever has a valid
+// permit of an epoch has either acked the next one or it is not open.
+var implied = []struct {
+	name  string
+	scope scope
+	off   func(*degrade.Rules, *broken)
+}{
+	{"the permit is for the present epoch", tiny, func(r *degrade.Rules, _ *broken) { r.GrantForeignPermit = true }},
+	{"a hold that missed a drain ends", tiny, func(r *degrade.Rules, _ *broken) { r.KeepSkipped = true }},
+	{"a hold that did not get in ends", tiny, func(r *degrade.Rules, _ *broken) { r.KeepUnadopted = true }},
+	{"a hold that is refused ends", twoGrants, func(r *degrade.Rules, _ *broken) { r.KeepRefused = true }},
+}
+
+func TestImpliedRules(t *testing.T) {
+	for _, c := range implied {
+		t.Run(c.name, func(t *testing.T) {
+			s := c.scope
+			c.off(&s.rules, &s.broken)
+			q := search{scope: s, limit: limit}
+			q.run()
+			if q.found != "" || !q.complete {
+				t.Fatalf("%q after %d states (all: %v): it is needed by itself; list it with the mutations\n%s", q.found, q.states, q.complete, lines(q.trace))
+			}
 		})
 	}
 }
