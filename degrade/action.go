@@ -146,7 +146,7 @@ func (m *Machine) Begin(now Instant, a Action) (Action, bool) {
 // and more than once, also after Done was told that it was lost: everything is
 // judged by when the action was begun and by what is known now.
 func (m *Machine) Done(now Instant, a Action, r Reply) {
-	m.planNext(now, a, r)
+	defer m.planNext(now, a, r) // last: it goes by what is known then
 	if a.Kind == Adopt {
 		m.doneAdopt(now, a, r)
 		return

@@ -237,17 +237,36 @@ func (s *steps) begin(i int) {
 func (s *steps) idle(i int, a degrade.Action) bool {
 	p := &s.w.p[i]
 	switch {
-	case s.remove:
-		return false
 	case a.Kind == degrade.Poll:
+		if s.remove {
+			if len(p.m.Peers()) != s.here() {
+				return false
+			}
+			for _, r := range p.m.Peers() {
+				if m := s.w.db.members[r.ID[0]-'a']; !m.here || uint64(m.beat) != r.Beat {
+					return false
+				}
+			}
+		}
 		mode := p.m.Mode()
 		_, stray := p.m.TakeOver()
 		return mode == s.w.db.mode && mode.Server == s.w.server && !stray && !s.stale &&
 			!(mode.Drain && s.clear(s.w))
 	case a.Kind == degrade.Refresh:
-		return p.m.Permit().Sub(p.clock) == dur(s.term) && s.w.db.members[i].epoch == uint8(a.From.Epoch)
+		return !s.remove && p.m.Permit().Sub(p.clock) == dur(s.term) && s.w.db.members[i].epoch == uint8(a.From.Epoch)
 	}
 	return false
+}
+
+// here is the number of member rows.
+func (s *steps) here() int {
+	n := 0
+	for _, m := range s.w.db.members {
+		if m.here {
+			n++
+		}
+	}
+	return n
 }
 
 // clear reports whether a poll would find that a drain can be opened.

@@ -39,7 +39,8 @@ var (
 	stalePolls   = with(tiny, func(s *scope) { s.stale = true })
 	arbiterLoss  = with(tiny, func(s *scope) { s.loss, s.grace = true, 1 })
 	rewind       = with(arbiterLoss, func(s *scope) { s.rewind = true })
-	removal      = with(tiny, func(s *scope) { s.remove = true })
+	removal      = with(tiny, func(s *scope) { s.remove, s.lease = true, 1 })
+	removalLong  = with(removal, func(s *scope) { s.lease = 2 })
 	leaving      = with(tiny, func(s *scope) { s.leave = true })
 	lateAcks     = with(twoSwitches, func(s *scope) { s.late = kindsOf(degrade.Ack, degrade.Refresh) })
 	lateSwitches = with(tiny, func(s *scope) { s.late, s.toRedis, s.grants = kindsOf(degrade.Start, degrade.Open), true, 2 })
@@ -66,6 +67,7 @@ var scopes = []struct {
 	{"arbiter rewind", false, rewind},
 	{"arbiter loss", true, arbiterLoss},
 	{"removal", false, removal},
+	{"removal, longer leases", true, removalLong},
 	{"leaving", false, leaving},
 	{"late acks", false, lateAcks},
 	{"late switches", false, lateSwitches},

@@ -113,8 +113,8 @@ func (m *Machine) Due(now Instant) []Action {
 		add(p.retryAt, m.takeOver())
 	}
 	for _, peer := range m.peers {
-		if a := (Action{Kind: Remove, Member: peer.ID, Beat: peer.Beat}); m.can(now, a) {
-			add(p.retryAt, a)
+		if m.silent(now, peer) {
+			add(p.retryAt, Action{Kind: Remove, Member: peer.ID, Beat: peer.Beat})
 			break // one at a time: there is no hurry
 		}
 	}
@@ -144,10 +144,7 @@ func (m *Machine) CreateAction(server string) Action {
 func (m *Machine) adoptions(now Instant) []Action {
 	var ids []HoldID
 	for id, h := range m.holds {
-		if h.sending || h.place.Epoch == m.mode.Epoch || !m.alive(now, h) {
-			continue
-		}
-		if !h.touched || now.Sub(h.tried) >= h.lease/3 || !h.adopted && now.Sub(h.tried) >= m.cfg.Poll {
+		if now >= m.adoptAt(h) && m.alive(now, h) {
 			ids = append(ids, id)
 		}
 	}
@@ -159,8 +156,22 @@ func (m *Machine) adoptions(now Instant) []Action {
 	return batches
 }
 
-// Next is when Due should be asked again if no input comes before. It may be
-// early, never late.
+// adoptAt is when the next adoption of a hold is due.
+func (m *Machine) adoptAt(h hold) Instant {
+	switch {
+	case h.sending || h.place.Epoch == m.mode.Epoch:
+		return never
+	case !h.touched:
+		return 0
+	case !h.adopted:
+		return h.tried.Add(m.cfg.Poll)
+	}
+	return h.tried.Add(h.lease / 3) // to keep the adopted lease alive
+}
+
+// Next is when Due should be asked again if no input comes before. What depends on
+// votes and on other members' silence is looked at with the next reading, which
+// is among what is due.
 func (m *Machine) Next(now Instant) Instant {
 	p := &m.policy
 	next := never
@@ -171,15 +182,17 @@ func (m *Machine) Next(now Instant) Instant {
 	}
 	at(Poll, p.nextPoll)
 	at(Probe, p.nextProbe)
-	if m.mode.Known() && !m.mode.Drain {
+	if m.can(now, Action{Kind: Refresh, From: m.mode}) {
 		at(Refresh, p.refreshAt)
 	}
 	if m.mode.Drain {
-		at(Ack, p.ackAt)
+		if m.can(now, Action{Kind: Ack, From: m.mode}) {
+			at(Ack, p.ackAt)
+		}
 		at(Open, max(m.openAt, p.retryAt))
 		for _, h := range m.holds {
-			if !h.sending {
-				next = min(next, max(now, h.tried.Add(min(h.lease/3, m.cfg.Poll))))
+			if m.alive(now, h) {
+				next = min(next, max(now, m.adoptAt(h)))
 			}
 		}
 	}

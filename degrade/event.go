@@ -14,7 +14,8 @@ const (
 	// Stray: the arbiter is another server than the one that wrote the mode row,
 	// or has gone back in time.
 	Stray
-	// Exhausted: epochs are used up; no switch is possible any more.
+	// Exhausted: epochs are nearly used up. The arbiter can no longer be taken
+	// over, and soon no switch is possible. Told with each of the last modes.
 	Exhausted
 )
 

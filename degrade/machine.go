@@ -146,6 +146,9 @@ func (m *Machine) learn(now Instant, to Mode) {
 		m.ackSent, m.acked = false, false
 		m.tell(Event{Kind: Opened, Mode: to})
 	}
+	if to.Epoch > MaxEpoch-jump {
+		m.tell(Event{Kind: Exhausted, Mode: to})
+	}
 	m.planMode(now)
 }
 

@@ -1,6 +1,10 @@
 package degrade
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+)
 
 // Vote is what a member says of Redis in its row.
 type Vote struct {
@@ -51,27 +55,36 @@ func (m *Machine) observe(now Instant, a Action, r Reply) {
 	peers := make([]peer, 0, len(r.Members))
 	for _, row := range r.Members {
 		p := peer{Member: row, since: now}
-		for _, old := range m.peers {
-			if old.ID == row.ID && old.Beat == row.Beat {
-				p.since = old.since
-			}
+		if old, known := m.peer(row.ID); known && old.Beat == row.Beat {
+			p.since = old.since
 		}
 		peers = append(peers, p)
 	}
+	slices.SortFunc(peers, func(p, q peer) int { return strings.Compare(p.ID, q.ID) })
 	m.peers = peers
 }
 
-// mayRemove reports whether a member has been silent for so long that its permit
-// is over by any clock: its last write came before we first saw this beat, so W
-// from there is enough. The statement itself checks that the beat is still the
-// same.
-func (m *Machine) mayRemove(now Instant, a Action) bool {
-	for _, p := range m.peers {
-		if p.ID == a.Member && p.Beat == a.Beat {
-			return m.rules.RemoveAtOnce || m.mode.Known() && now.Sub(p.since) >= m.mode.wait(m.cfg.Grace)
-		}
+// peer finds a member among those of the last reading.
+func (m *Machine) peer(id string) (peer, bool) {
+	i, ok := slices.BinarySearchFunc(m.peers, id, func(p peer, id string) int { return strings.Compare(p.ID, id) })
+	if !ok {
+		return peer{}, false
 	}
-	return false
+	return m.peers[i], true
+}
+
+// silent reports whether a member has written nothing for so long that its permit
+// is over by any clock: its last write came before we first saw this beat, so W
+// from there is enough.
+func (m *Machine) silent(now Instant, p peer) bool {
+	return m.rules.RemoveAtOnce || m.mode.Known() && now.Sub(p.since) >= m.mode.wait(m.cfg.Grace)
+}
+
+// mayRemove reports whether a removal is safe. The statement itself checks that the
+// beat is still the same.
+func (m *Machine) mayRemove(now Instant, a Action) bool {
+	p, ok := m.peer(a.Member)
+	return ok && p.Beat == a.Beat && m.silent(now, p)
 }
 
 // maxSeen is the largest epoch that any member row has shown.
