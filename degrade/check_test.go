@@ -40,9 +40,15 @@ var (
 	arbiterLoss  = with(tiny, func(s *scope) { s.loss, s.grace = true, 1 })
 	rewind       = with(arbiterLoss, func(s *scope) { s.rewind = true })
 	removal      = with(tiny, func(s *scope) { s.remove, s.lease = true, 1 })
+	removalTwice = with(removal, func(s *scope) { s.epochs, s.term = 3, 1 })
 	removalLong  = with(removal, func(s *scope) { s.lease = 2 })
 	leaving      = with(tiny, func(s *scope) { s.leave = true })
-	lateAcks     = with(twoSwitches, func(s *scope) { s.late = kindsOf(degrade.Ack, degrade.Refresh) })
+	quickTwice   = with(twoSwitches, func(s *scope) { s.lease, s.term = 1, 1 })
+	staleTwice   = with(quickTwice, func(s *scope) { s.stale = true })
+	lateOpens    = with(quickTwice, func(s *scope) { s.late = kindsOf(degrade.Open) })
+	lateAcks     = with(quickTwice, func(s *scope) { s.late = kindsOf(degrade.Ack, degrade.Refresh) })
+	lateAcksLong = with(twoSwitches, func(s *scope) { s.late = kindsOf(degrade.Ack, degrade.Refresh) })
+	again        = with(tiny, func(s *scope) { s.pending, s.dup = kindsOf(degrade.Refresh, degrade.Ack, degrade.Adopt), 1 })
 	lateSwitches = with(tiny, func(s *scope) { s.late, s.toRedis, s.grants = kindsOf(degrade.Start, degrade.Open), true, 2 })
 )
 
@@ -70,6 +76,11 @@ var scopes = []struct {
 	{"removal, longer leases", true, removalLong},
 	{"leaving", false, leaving},
 	{"late acks", false, lateAcks},
+	{"late acks, longer leases", true, lateAcksLong},
+	{"late opens", false, lateOpens},
+	{"stale polls, two switches", false, staleTwice},
+	{"replies that come again", false, again},
+	{"removal, two switches", true, removalTwice},
 	{"late switches", false, lateSwitches},
 }
 
