@@ -12,14 +12,13 @@ import (
 // all that can matter: with ten million of them two would be mistaken for one
 // once in some three hundred thousand runs.
 type search struct {
-	scope    scope
-	limit    int
-	states   int
-	depth    int
-	opens    int    // states in which some later epoch is open
-	found    string // what was violated, "" if nothing
-	trace    []string
-	complete bool
+	scope  scope
+	limit  int
+	states int
+	depth  int
+	opens  int    // states in which some later epoch is open
+	found  string // what was violated, "" if nothing
+	trace  []string
 	// each, if set, is asked about every state's world; what it says ends the search.
 	each func(w *world) string
 
@@ -77,7 +76,7 @@ func (q *search) run() {
 		q.depth++
 		level, next = next, level[:0]
 	}
-	q.states, q.complete = len(seen), true
+	q.states = len(seen)
 }
 
 // explain goes the way to state n once more, with words, and one step further to

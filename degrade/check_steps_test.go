@@ -189,8 +189,10 @@ func (s *steps) begin(i int) {
 		}
 		p.left = p.left || a.Kind == degrade.Leave
 		lost := w // and given up on
-		lost.p[i].m = p.m.Clone()
-		lost.p[i].m.Done(p.clock, a, degrade.Reply{Lost: true})
+		if a.Kind != degrade.Poll || s.late.has(a.Kind) {
+			lost.p[i].m = p.m.Clone()
+			lost.p[i].m.Done(p.clock, a, degrade.Reply{Lost: true})
+		}
 		if a.Kind == degrade.Ack || a.Kind == degrade.Adopt || a.Kind == degrade.Leave {
 			s.emit(lost, "P%d sends %v, which is LOST", i, say(a)) // else nothing changes
 		}
