@@ -22,8 +22,6 @@ type chain struct {
 	calls [maxProcs][]pending
 	now   time.Duration
 	ended []string
-	// held holds are renewed by their store, if it is there
-	acks int
 }
 
 type pending struct {
@@ -109,7 +107,6 @@ func (c *chain) answer(i int, a degrade.Action) {
 		switch a.Kind {
 		case degrade.Refresh, degrade.Ack:
 			c.votes[i] = a.Vote
-			c.acks++
 		case degrade.Poll:
 			for j := range r.Members {
 				r.Members[j].Vote = c.votes[r.Members[j].ID[0]-'a']
@@ -231,7 +228,18 @@ func TestLeaving(t *testing.T) {
 	}
 	c.w.p[0].m.Release(keyIDs[0])
 	c.run(time.Second, "the row's removal", func() bool { return !c.w.db.members[0].here })
-	c.dead[0] = true
 	c.redis = false
-	c.run(20*time.Second, "grants on MySQL", c.granting(degrade.MySQL))
+	other := func() bool {
+		if c.w.db.members[0].here {
+			t.Fatal("its row is back")
+		}
+		mode, ok := c.w.p[1].m.MayGrant(c.w.p[1].clock)
+		return ok && mode.Tier == degrade.MySQL
+	}
+	c.run(20*time.Second, "grants on MySQL by the other", other)
+	for _, a := range c.w.p[0].m.Due(c.w.p[0].clock.Add(time.Hour)) {
+		if a.Kind == degrade.Leave || a.Kind == degrade.Ack || a.Kind == degrade.Refresh {
+			t.Fatalf("it has left, and %v is due", say(a))
+		}
+	}
 }

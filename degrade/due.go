@@ -118,7 +118,7 @@ func (m *Machine) Due(now Instant) []Action {
 			break // one at a time: there is no hurry
 		}
 	}
-	if m.joined && len(m.holds) == 0 {
+	if m.joined {
 		add(p.retryAt, Action{Kind: Leave})
 	}
 	return due

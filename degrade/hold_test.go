@@ -42,8 +42,6 @@ func (l *lone) adopt(r degrade.Reply, ids ...degrade.HoldID) {
 	l.do(degrade.Action{Kind: degrade.Adopt, From: l.m.Mode(), Holds: ids}, r)
 }
 
-var taken = degrade.Reply{OK: true, Adopted: []degrade.Adoption{degrade.Taken}}
-
 func (l *lone) ended(id degrade.HoldID, why degrade.Reason) {
 	l.t.Helper()
 	for _, e := range l.m.Events() {
@@ -193,6 +191,11 @@ func TestPermitEnds(t *testing.T) {
 	l.refresh()
 	l.believed("k", false)
 	l.ended("k", degrade.Lapsed)
+
+	l.hold("in a drain", true)
+	l.now = l.now.Add(10 * time.Second)
+	l.drain(degrade.MySQL, "")
+	l.ended("in a drain", degrade.Lapsed)
 }
 
 // Six hundred holds are adopted in three batches; a batch that was lost comes
@@ -219,12 +222,15 @@ func TestBatches(t *testing.T) {
 	all := degrade.Reply{OK: true, Adopted: slices.Repeat([]degrade.Adoption{degrade.Taken}, 256)}
 	l.do(as[0], all)
 	l.do(as[1], degrade.Reply{Lost: true})
-	if a, ok := l.m.Begin(l.now, as[2]); !ok || len(batches()) != 0 {
-		t.Fatal("a batch that is under way is due again")
-	} else {
-		l.m.Done(l.now, a, all)
+	slow, ok := l.m.Begin(l.now, as[2])
+	if !ok || len(batches()) != 0 {
+		t.Fatal("a batch that was just begun is due again")
 	}
 	l.now = l.now.Add(time.Second)
+	if as = batches(); len(as) != 1 {
+		t.Fatalf("%d batches are due, want the lost one and not that which is under way", len(as))
+	}
+	l.m.Done(l.now, slow, all)
 	if as = batches(); len(as) != 1 || as[0].Holds[0] != "256" {
 		t.Fatalf("after a second %d batches are due, want the lost one", len(as))
 	}

@@ -79,9 +79,6 @@ func (m Mode) after(n Mode) bool {
 	return !m.Drain && n.Drain
 }
 
-// same reports whether m and n are the same moment of the history.
-func (m Mode) same(n Mode) bool { return m.Epoch == n.Epoch && m.Drain == n.Drain }
-
 // wait is W: how long one clock has to run until every permit that was given
 // before has ended by every other clock. The holder's clock may be slow by ρ and
 // this one fast by ρ. A hard drain waits longer, by grace: what began it may have

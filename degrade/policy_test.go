@@ -203,7 +203,7 @@ func TestReturn(t *testing.T) {
 			t.Fatalf("return %d is not due after %v: %+v", i, stay, a)
 		}
 		if i == 5 {
-			break // the returns of this test are spread over more than an hour from here on
+			break
 		}
 		// To Redis and away again.
 		for _, m := range []degrade.Mode{
@@ -214,9 +214,79 @@ func TestReturn(t *testing.T) {
 		} {
 			m.Server, m.Term, m.Drift = "A", time.Minute, 10
 			l.mode = m
+			if i == 4 && m.Tier == degrade.MySQL && m.Drain {
+				l.now = l.now.Add(2 * time.Hour) // a long time on Redis: all is forgotten
+				stay = time.Minute / 2
+			}
 			l.poll()
 		}
 		stay *= 2
+	}
+}
+
+// Acks and openings that were lost come again after a second, a confirmed ack
+// after a third of the permit; and the end of the own wait is not slept over.
+func TestDrainIsPursued(t *testing.T) {
+	l := newLone(t, onRedis)
+	l.refresh()
+	l.rows = members(1, func(int) degrade.Vote { return degrade.Vote{} })
+	l.drain(degrade.MySQL, "")
+	openAt := l.now.Add(61_212_121_213)
+	again := func(k degrade.Kind, r degrade.Reply, after time.Duration) {
+		t.Helper()
+		l.do(degrade.Action{Kind: k, From: l.mode}, r)
+		from := l.now
+		for _, c := range []struct {
+			at   time.Duration
+			want bool
+		}{{0, false}, {after - 1, false}, {after, true}} {
+			l.now = from.Add(c.at)
+			if got := l.due(k) != nil; got != c.want {
+				t.Fatalf("%v after it is due again: %v", c.at, got)
+			}
+		}
+	}
+	again(degrade.Ack, degrade.Reply{Lost: true}, time.Second)
+	again(degrade.Ack, degrade.Reply{OK: true}, 20*time.Second)
+	if _, ok := l.m.Begin(l.now, degrade.Action{Kind: degrade.Ack, From: l.mode}); !ok {
+		t.Fatal("an ack cannot be repeated")
+	}
+	for _, k := range []degrade.Kind{degrade.Poll, degrade.Probe} {
+		if _, ok := l.m.Begin(l.now, degrade.Action{Kind: k}); !ok {
+			t.Fatal("it does not poll or probe")
+		}
+	}
+	if next := l.m.Next(l.now); next != openAt {
+		t.Fatalf("with all else under way it sleeps until %v, and the wait ends at %v", next, openAt)
+	}
+	l.now = openAt
+	again(degrade.Open, degrade.Reply{Lost: true}, time.Second)
+	again(degrade.Open, degrade.Reply{}, time.Second)
+}
+
+// Answers that overtake each other: the one that was asked later counts.
+func TestOldAnswers(t *testing.T) {
+	l := newLone(t, onMySQL)
+	old := degrade.Action{Kind: degrade.Probe}
+	old, _ = l.m.Begin(l.now, old)
+	oldPoll, _ := l.m.Begin(l.now, degrade.Action{Kind: degrade.Poll})
+	l.now++
+	l.probe(true, "x")
+	l.rows = members(1, func(int) degrade.Vote { return degrade.Vote{Up: true, Incarnation: "x"} })
+	l.poll()
+	l.m.Done(l.now, old, degrade.Reply{})
+	l.m.Done(l.now, oldPoll, degrade.Reply{OK: true, Mode: l.mode, Server: "A"})
+	l.now = l.now.Add(30 * time.Second)
+	if a := l.due(degrade.Refresh); a == nil || !a.Vote.Up {
+		t.Fatal("an older probe's failure counts")
+	}
+	if len(l.m.Peers()) != 1 {
+		t.Fatal("an older reading counts")
+	}
+	// Other data under the same address begin to be healthy anew.
+	l.probe(true, "y")
+	if a := l.due(degrade.Refresh); a == nil || a.Vote.Up || a.Vote.Incarnation != "y" {
+		t.Fatalf("with other data the vote is %+v", a.Vote)
 	}
 }
 
