@@ -2,6 +2,9 @@ package degrade_test
 
 import (
 	"flag"
+	"reflect"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -121,6 +124,28 @@ func TestExclusion(t *testing.T) {
 			}
 			t.Logf("%d states, %d steps deep, %.1f s", q.states, q.depth, (cpu() - start).Seconds())
 		})
+	}
+}
+
+// Every field of a machine and of a hold is in Canon or cannot matter for
+// exclusion. A new one has to be put on one of the two sides, here and there.
+func TestCanonIsComplete(t *testing.T) {
+	known := strings.Fields(`
+		Machine: mode permit permitEpoch openAt clear ackSent acked holds peers joined closing stray
+		never changed: cfg rules
+		policy only: watch policy events
+		hold: until exclusive place adopted newUntil
+		the same for all in a search: lease
+		what is freed, not who holds: touched
+		policy only: sending tried`)
+	machine := reflect.TypeFor[degrade.Machine]()
+	holds, _ := machine.FieldByName("holds")
+	for _, typ := range []reflect.Type{machine, holds.Type.Elem()} {
+		for i := range typ.NumField() {
+			if name := typ.Field(i).Name; !slices.Contains(known, name) {
+				t.Errorf("the field %s of %s is new: is it in Canon?", name, typ.Name())
+			}
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ type policy struct {
 	ackAt     Instant
 	retryAt   Instant // starts, openings, takeovers and removals: not before
 	told      Vote    // the vote that the arbiter was told last
+	tellAt    Instant // another one is told, not before
+	heard     Instant // when the arbiter last answered anything
 	inForce   Tier    // the tier of the last open mode
 	stayUntil Instant // no return to Redis before
 	returns   []Instant
@@ -47,6 +49,9 @@ func (m *Machine) planNext(now Instant, a Action, r Reply) {
 	p := &m.policy
 	p.busy[a.Kind] = false
 	failed := r.Lost || !r.OK
+	if !r.Lost && a.Kind != Probe && !(a.Kind == Adopt && a.From.Tier != MySQL) {
+		p.heard = now
+	}
 	soon := now.Add(m.cfg.Poll)
 	switch a.Kind {
 	case Poll:
@@ -63,7 +68,7 @@ func (m *Machine) planNext(now Instant, a Action, r Reply) {
 	case Refresh:
 		p.refreshAt = a.Sent.Add(m.refreshPeriod())
 		if failed {
-			p.refreshAt = soon
+			p.refreshAt, p.tellAt = soon, soon
 		} else {
 			p.told = a.Vote
 		}
@@ -93,13 +98,9 @@ func (m *Machine) Due(now Instant) []Action {
 			due = append(due, a)
 		}
 	}
-	vote := m.watch.vote(now, m.cfg.Up)
+	vote, at := m.refreshAt(now)
 	add(p.nextPoll, Action{Kind: Poll})
 	add(p.nextProbe, Action{Kind: Probe})
-	at := p.refreshAt
-	if vote != p.told {
-		at = now // written at once
-	}
 	add(at, Action{Kind: Refresh, From: m.mode, Vote: vote})
 	if to, ok := m.wants(now); ok {
 		add(p.retryAt, Action{Kind: Start, From: m.mode, To: to})
@@ -122,6 +123,16 @@ func (m *Machine) Due(now Instant) []Action {
 		add(p.retryAt, Action{Kind: Leave})
 	}
 	return due
+}
+
+// refreshAt is the vote, and when the next refresh is due to write it: at once if
+// it is another one.
+func (m *Machine) refreshAt(now Instant) (Vote, Instant) {
+	vote := m.watch.vote(now, m.cfg.Up)
+	if vote != m.policy.told {
+		return vote, min(m.policy.refreshAt, m.policy.tellAt)
+	}
+	return vote, m.policy.refreshAt
 }
 
 // takeOver is the action that answers a stray row.
@@ -183,7 +194,8 @@ func (m *Machine) Next(now Instant) Instant {
 	at(Poll, p.nextPoll)
 	at(Probe, p.nextProbe)
 	if m.can(now, Action{Kind: Refresh, From: m.mode}) {
-		at(Refresh, p.refreshAt)
+		_, t := m.refreshAt(now)
+		at(Refresh, t)
 	}
 	if m.mode.Drain {
 		if m.can(now, Action{Kind: Ack, From: m.mode}) {

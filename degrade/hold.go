@@ -62,6 +62,19 @@ func (m *Machine) MayGrant(now Instant) (Ticket, bool) {
 	return m.mode.Ticket(), ok
 }
 
+// BestEffort is where to ask for a grant that is not exclusive, which needs neither
+// permit nor arbiter. It is settled in an open mode whose arbiter answers. If not,
+// a caller that can wait does: a drain will be over soon. One that cannot goes on:
+// in a drain to the coming tier; without an arbiter to Redis, since MySQL is the
+// arbiter.
+func (m *Machine) BestEffort(now Instant) (t Ticket, settled bool) {
+	silent := now.Sub(m.policy.heard) > 3*m.pollPeriod()
+	if !m.mode.Known() || silent && m.mode.Tier == MySQL {
+		return Ticket{m.mode.Epoch, Redis, m.watch.incarnation}, false
+	}
+	return m.mode.Ticket(), !m.mode.Drain && !silent
+}
+
 // Granted tells that a store has granted h on t, and reports whether the caller
 // may believe it. If not, the grant has to be undone: the mode or the permit has
 // changed while the request was under way.

@@ -8,6 +8,9 @@ type Config struct {
 	// Member is the id of this start of this process: 128 random bits, so that
 	// no row is ever mistaken for a later start's.
 	Member string
+	// Digest stands for the policies of this process's resources, as far as they
+	// have to be the same everywhere. Its runner writes it into the member row.
+	Digest string
 
 	// Refresh is the time between two refreshes of the permit (10 s), stretched
 	// with the number of members and never beyond a third of the permit.

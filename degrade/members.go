@@ -22,6 +22,7 @@ type Member struct {
 	Epoch, Acked uint16
 	Beat         uint64 // changed by each write of the row, and never the same again
 	Vote         Vote
+	Digest       string // of the member's policies, see Config
 }
 
 // of is the epoch that the member belongs to.
@@ -106,6 +107,18 @@ func (m *Machine) live(now Instant) []peer {
 		}
 	}
 	return live
+}
+
+// Agreed reports whether all live members have the same policies as this process.
+// Where one thinks a resource exclusive and another does not, it is FencedOnly for
+// all.
+func (m *Machine) Agreed(now Instant) bool {
+	for _, p := range m.live(now) {
+		if p.Digest != m.cfg.Digest {
+			return false
+		}
+	}
+	return true
 }
 
 // refreshPeriod keeps the writes of all members together under 200 a second, and

@@ -158,6 +158,17 @@ func TestVoteFlipsAfterThreeProbes(t *testing.T) {
 		t.Fatal("the vote is not written at once")
 	}
 	l.do(*a, degrade.Reply{Lost: true})
+	if l.due(degrade.Refresh) != nil {
+		t.Fatal("an arbiter that is away is asked without a pause")
+	}
+	for _, k := range []degrade.Kind{degrade.Poll, degrade.Probe} {
+		if _, ok := l.m.Begin(l.now, degrade.Action{Kind: k}); !ok {
+			t.Fatal("it does not poll or probe")
+		}
+	}
+	if next := l.m.Next(l.now); next != l.now.Add(time.Second) {
+		t.Fatalf("it sleeps until %v, and the vote is to be written after a second", next)
+	}
 	l.now = l.now.Add(time.Second)
 	if a := l.due(degrade.Refresh); a == nil || !a.Vote.Down {
 		t.Fatal("a vote whose writing was lost is not written again")
@@ -262,6 +273,87 @@ func TestDrainIsPursued(t *testing.T) {
 	l.now = openAt
 	again(degrade.Open, degrade.Reply{Lost: true}, time.Second)
 	again(degrade.Open, degrade.Reply{}, time.Second)
+}
+
+// One live member with other policies is enough to disagree; a dead one is not.
+func TestAgreed(t *testing.T) {
+	l := newLone(t, onRedis)
+	l.rows = members(3, func(int) degrade.Vote { return degrade.Vote{} })
+	l.poll()
+	if !l.m.Agreed(l.now) {
+		t.Fatal("the same policies, and it says no")
+	}
+	l.rows[2].Digest = "other"
+	l.rows[2].Beat++
+	l.poll()
+	if l.m.Agreed(l.now) {
+		t.Fatal("other policies, and it says yes")
+	}
+	l.now = l.now.Add(31 * time.Second)
+	if !l.m.Agreed(l.now) {
+		t.Fatal("a member that has died disagrees")
+	}
+}
+
+// Where best effort goes, and whether it had better wait.
+func TestBestEffort(t *testing.T) {
+	want := func(m *degrade.Machine, now degrade.Instant, tier degrade.Tier, epoch uint16, settled bool) {
+		t.Helper()
+		if got, ok := m.BestEffort(now); got.Tier != tier || got.Epoch != epoch || ok != settled {
+			t.Fatalf("it goes to %+v, settled %v; want %v of epoch %d, %v", got, ok, tier, epoch, settled)
+		}
+	}
+	unknown := degrade.New(degrade.Config{})
+	want(unknown, 0, degrade.Redis, 0, false)
+
+	l := newLone(t, onRedis)
+	want(l.m, l.now, degrade.Redis, 1, true)
+	l.drain(degrade.MySQL, "")
+	want(l.m, l.now, degrade.MySQL, 2, false)
+	l.open()
+	want(l.m, l.now, degrade.MySQL, 2, true)
+	l.now = l.now.Add(4 * time.Second)
+	want(l.m, l.now, degrade.Redis, 2, false) // no answer of the arbiter for three polls
+	l.probe(true, "y")
+	want(l.m, l.now, degrade.Redis, 2, false)
+	l.poll()
+	want(l.m, l.now, degrade.MySQL, 2, true)
+
+	// What was granted in a drain to the coming tier is part of the epoch.
+	l = newLone(t, onRedis)
+	l.drain(degrade.MySQL, "")
+	ticket, _ := l.m.BestEffort(l.now)
+	h := degrade.Hold{ID: "k", Lease: time.Minute, Until: l.now.Add(time.Minute)}
+	if !l.m.Granted(l.now, ticket, h) {
+		t.Fatal("best effort is not believed in a drain")
+	}
+	if l.due(degrade.Adopt) != nil {
+		t.Fatal("what is in the new store already is to be adopted")
+	}
+	l.open()
+	l.believed("k", true)
+	l.drain(degrade.Redis, "y")
+	l.open()
+	l.believed("k", false)
+
+	// What was granted before the arbiter was ever reached lives on if it is where
+	// the mode says.
+	for incarnation, lives := range map[string]bool{"x": true, "y": false} {
+		m := degrade.New(degrade.Config{})
+		a, _ := m.Begin(0, degrade.Action{Kind: degrade.Probe})
+		m.Done(0, a, degrade.Reply{OK: true, Incarnation: incarnation})
+		ticket, _ := m.BestEffort(0)
+		if !m.Granted(0, ticket, h) {
+			t.Fatal("best effort is not believed without an arbiter")
+		}
+		mode := onRedis
+		mode.Server, mode.Term = "A", time.Minute
+		a, _ = m.Begin(0, degrade.Action{Kind: degrade.Poll})
+		m.Done(0, a, degrade.Reply{OK: true, Mode: mode, Server: "A"})
+		if got := m.Belief("k") > 0; got != lives {
+			t.Fatalf("granted on %s, it lives in a mode of x: %v", incarnation, got)
+		}
+	}
 }
 
 // Answers that overtake each other: the one that was asked later counts.
