@@ -92,12 +92,12 @@ var scopes = []struct {
 	{"batch", full, batch},
 	{"drifting clocks", full, drifting},
 	{"stale polls", full, stalePolls},
-	{"stale polls, two switches", full, staleTwice},
 	{"arbiter rewind", full, rewind},
 	{"removal", full, removal},
 	{"leaving", full, leaving},
 
 	{"two switches", larger, twoSwitches},
+	{"stale polls, two switches", larger, staleTwice},
 	{"late acks, longer leases", larger, with(twoSwitches, func(s *scope) { s.late = lateAcks.late })},
 	{"late calls and a failover", larger, with(lateCalls, func(s *scope) { s.toRedis, s.failover = true, true })},
 	{"late calls, slow replies", larger, with(lateCalls, func(s *scope) { s.pending, s.slowGrant = everyReply, true })},

@@ -308,12 +308,16 @@ func TestBestEffort(t *testing.T) {
 
 	l := newLone(t, onRedis)
 	want(l.m, l.now, degrade.Redis, 1, true)
+	l.now = l.now.Add(4 * time.Second) // no answer of the arbiter for three polls
+	want(l.m, l.now, degrade.Redis, 1, false)
+	l.refresh()
+	want(l.m, l.now, degrade.Redis, 1, true)
 	l.drain(degrade.MySQL, "")
 	want(l.m, l.now, degrade.MySQL, 2, false)
 	l.open()
 	want(l.m, l.now, degrade.MySQL, 2, true)
 	l.now = l.now.Add(4 * time.Second)
-	want(l.m, l.now, degrade.Redis, 2, false) // no answer of the arbiter for three polls
+	want(l.m, l.now, degrade.Redis, 2, false)
 	l.probe(true, "y")
 	want(l.m, l.now, degrade.Redis, 2, false)
 	l.poll()
@@ -321,14 +325,22 @@ func TestBestEffort(t *testing.T) {
 
 	// What was granted in a drain to the coming tier is part of the epoch.
 	l = newLone(t, onRedis)
+	l.refresh()
+	old, _ := l.m.BestEffort(l.now)
 	l.drain(degrade.MySQL, "")
 	ticket, _ := l.m.BestEffort(l.now)
 	h := degrade.Hold{ID: "k", Lease: time.Minute, Until: l.now.Add(time.Minute)}
+	if l.m.Granted(l.now, old, h) {
+		t.Fatal("best effort is believed in a mode that is over")
+	}
 	if !l.m.Granted(l.now, ticket, h) {
 		t.Fatal("best effort is not believed in a drain")
 	}
 	if l.due(degrade.Adopt) != nil {
 		t.Fatal("what is in the new store already is to be adopted")
+	}
+	if l.due(degrade.Ack) == nil {
+		t.Fatal("what is in the new store already keeps back the ack")
 	}
 	l.open()
 	l.believed("k", true)

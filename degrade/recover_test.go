@@ -18,17 +18,17 @@ func TestEveryStateRecovers(t *testing.T) {
 		every int // of so many states one is tried
 	}{
 		{"two grants", twoGrants, 16},
-		{"slow replies", slowReplies, 512},
-		{"failover", failover, 256},
+		{"slow replies", slowReplies, 256},
+		{"failover", failover, 128},
 		{"starter", starter, 16},
 		{"arbiter loss", arbiterLoss, 128},
-		{"removal", removal, 256},
+		{"removal", removal, 128},
 		{"leaving", leaving, 64},
-		{"three processes", three, 512},
+		{"three processes", three, 256},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start, n, tried := cpu(), 0, 0
-			q := search{scope: c.scope, limit: 200_000}
+			q := search{scope: c.scope, limit: 100_000}
 			q.each = func(w *world) string {
 				if n++; n%c.every != 0 {
 					return ""
