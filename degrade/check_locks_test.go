@@ -19,7 +19,7 @@ func (s *steps) locks(i int) {
 	for k := range s.keys {
 		id := keyIDs[k]
 		held := now.m.Belief(id) > now.clock
-		if t, ok := now.m.MayGrant(now.clock); ok && !held && now.grant == nil && !now.left {
+		if t, ok := now.m.MayGrant(now.clock); ok && !held && now.grant == nil {
 			s.grant(i, k, t)
 		}
 		if held {

@@ -202,9 +202,6 @@ func (s *scope) canon(b []byte, w *world, order []int) []byte {
 		b = append(b, '|')
 		b = p.m.Canon(b, p.clock, peers)
 		b = append(b, p.slow, p.dups)
-		if p.left {
-			b = append(b, 1)
-		}
 		for k := range s.keys {
 			// The fence of a hold that has ended names it no longer.
 			if p.m.Belief(keyIDs[k]) > p.clock {

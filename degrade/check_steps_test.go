@@ -18,6 +18,7 @@ type steps struct {
 	next      []world
 	names     []string // only while a trace is printed
 	tracing   bool
+	marks     [maxProcs + 1]int // in next: where faults and the processes' steps begin
 	violation string
 	wrong     int // the step that is
 }
@@ -87,8 +88,10 @@ func (s *steps) of(i int) world {
 func (s *steps) all(w *world) {
 	s.w, s.next, s.names, s.violation = w, s.next[:0], s.names[:0], ""
 	s.tick()
+	s.marks[0] = len(s.next)
 	s.faults()
 	for i := range s.procs {
+		s.marks[i+1] = len(s.next)
 		if w.p[i].op == nil {
 			s.begin(i)
 		} else {
@@ -187,7 +190,6 @@ func (s *steps) begin(i int) {
 		if !ok {
 			panic("can, but does not begin")
 		}
-		p.left = p.left || a.Kind == degrade.Leave
 		lost := w // and given up on
 		if a.Kind != degrade.Poll || s.late.has(a.Kind) {
 			lost.p[i].m = p.m.Clone()
@@ -284,9 +286,6 @@ func (s *steps) clear(w *world) bool {
 // actions are all that process i could want.
 func (s *steps) actions(i int) []degrade.Action {
 	p := &s.w.p[i]
-	if p.left {
-		return nil
-	}
 	m, mode := p.m, p.m.Mode()
 	as := []degrade.Action{{Kind: degrade.Poll}}
 	if p.closing {

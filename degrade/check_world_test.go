@@ -105,15 +105,15 @@ type grant struct {
 
 // What is behind a pointer in proc and world is replaced, never changed.
 type proc struct {
-	m             *degrade.Machine
-	clock         degrade.Instant
-	op            *call    // the reply that is under way
-	grant         *grant   // and that of a grant
-	fence         [2]uint8 // of the hold of each key
-	ended         [2]bool  // it was seen to have ended
-	slow          uint8
-	dups          uint8
-	closing, left bool
+	m       *degrade.Machine
+	clock   degrade.Instant
+	op      *call    // the reply that is under way
+	grant   *grant   // and that of a grant
+	fence   [2]uint8 // of the hold of each key
+	ended   [2]bool  // it was seen to have ended
+	slow    uint8
+	dups    uint8
+	closing bool
 }
 
 // late is a request that is still on its way, written when it was sent.

@@ -57,7 +57,7 @@ func TestEveryStateRecovers(t *testing.T) {
 // any more. It says what is missing in the end.
 func (s *scope) recovers(from *world, dead int) string {
 	w := *from
-	alive := func(i int) bool { return i != dead && !w.p[i].left }
+	alive := func(i int) bool { return i != dead }
 	for i := range s.procs {
 		p := &w.p[i]
 		p.m = p.m.Clone()
@@ -94,7 +94,7 @@ func (s *scope) recovers(from *world, dead int) string {
 		}
 	}
 	for i := range s.procs {
-		if alive(i) {
+		if alive(i) && !w.p[i].closing {
 			// One refresh: the last tick may have ended the permit.
 			p := &w.p[i]
 			if a, ok := p.m.Begin(p.clock, degrade.Action{Kind: degrade.Refresh, From: p.m.Mode()}); ok {
