@@ -89,6 +89,8 @@
 // and each condition of a statement or script, is then taken away in turn, and the
 // same search has to find where that fails. From every state, too, the policy has
 // to bring the chain back to an open mode as soon as calls are answered again.
+// Random walks go through a world with all faults at once, which is too large to be
+// searched; they find much less.
 //
 // Not modelled: clocks of the stores that are stepped, and the ranges of fences
 // that hand-over reserves.

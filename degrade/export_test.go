@@ -67,7 +67,10 @@ func (m *Machine) Canon(b []byte, now Instant, peers func(id string, beat uint64
 		b = append(b, byte(m.permitEpoch))
 	}
 	if m.mode.Drain {
-		b = append(b, rel(m.openAt), bit(m.clear), bit(m.ackSent), bit(m.acked))
+		b = append(b, rel(m.openAt), bit(m.clear), bit(m.ackSent))
+		if m.rules != (rules{}) {
+			b = append(b, bit(m.acked))
+		}
 	}
 	b = append(b, bit(m.joined)|bit(m.closing)<<1)
 	b = CanonMode(b, m.stray)

@@ -261,6 +261,9 @@ func TestTakeover(t *testing.T) {
 	if m := l.m.Mode(); m.Server != "B" || m.Epoch != 20 {
 		t.Fatalf("the mode is %v", short(m))
 	}
+	if l.due(degrade.Takeover) != nil {
+		t.Fatal("a second takeover is due")
+	}
 	l.believed("k", true)
 	seen.Mode = l.m.Mode()
 	seen.Members = []degrade.Member{{ID: "a", Epoch: 1, Acked: 20}}

@@ -80,7 +80,7 @@ type Machine struct {
 	openAt  Instant // end of the own wait W
 	clear   bool    // the arbiter said that no member of the old epoch is un-acked
 	ackSent bool    // an ack was sent at least once; it may be executed at any time
-	acked   bool    // and one was confirmed
+	acked   bool    // and one was confirmed; only the switches in rules ask
 
 	holds map[HoldID]hold
 	peers []peer
@@ -131,9 +131,8 @@ func (m *Machine) learn(now Instant, to Mode) {
 		}
 	}
 	m.mode = to
-	m.clear = false
+	m.clear, m.ackSent, m.acked = false, false, false
 	if to.Drain {
-		m.ackSent, m.acked = false, false
 		// The wait begins when we learn of the drain, by our clock; no time is
 		// taken from the row, since no two clocks agree on it.
 		w := to.wait(m.cfg.Grace)
@@ -146,7 +145,6 @@ func (m *Machine) learn(now Instant, to Mode) {
 		m.openAt = now.Add(w)
 		m.tell(Event{Kind: Draining, Mode: to})
 	} else {
-		m.ackSent, m.acked = false, false
 		m.tell(Event{Kind: Opened, Mode: to})
 	}
 	if to.Epoch > MaxEpoch-jump {
