@@ -13,8 +13,10 @@ const (
 	Poll Kind = iota + 1
 	// Create inserts the first mode row, Action.To, if there is none.
 	Create
-	// Refresh writes the own member row (epoch = Action.From.Epoch, the beat
-	// changed, the vote) if the mode is From: same epoch, open.
+	// Refresh writes the own member row (epoch = Action.From.Epoch, the beat, the
+	// vote) if the mode is From: same epoch, open. The beat is one more than before
+	// or, in a new row, the server's time in microseconds, so that none of a
+	// member's beats ever comes again, also if its row is removed in between.
 	Refresh
 	// Start changes the mode from From, open, to To, a drain.
 	Start
@@ -23,7 +25,7 @@ const (
 	// lease id, or of a fence not larger than its own, and never lowers the
 	// record that fences are counted from.
 	Adopt
-	// Ack writes acked_epoch = From.Epoch and a changed beat into the own member
+	// Ack writes acked_epoch = From.Epoch, the beat and the vote into the own member
 	// row, inserting it if need be, if the mode is the drain From.
 	Ack
 	// Open changes the mode from From, a drain, to From opened. It writes that row
