@@ -212,8 +212,8 @@ func (m *Machine) permitted(now Instant, a Action, mode Mode) {
 
 // lapse ends the exclusive holds that are believed no more.
 func (m *Machine) lapse(now Instant) {
-	for id, h := range m.holds {
-		if h.exclusive && now >= m.belief(h) {
+	for _, id := range m.ids() {
+		if h := m.holds[id]; h.exclusive && now >= m.belief(h) {
 			m.end(id, Lapsed)
 		}
 	}
@@ -232,6 +232,7 @@ func (m *Machine) noneAlive(now Instant) bool {
 func (m *Machine) polled(now Instant, a Action, r Reply) {
 	m.observe(now, a, r)
 	if !r.Mode.Known() {
+		m.policy.empty = r.Server
 		return
 	}
 	if r.Mode.Server != r.Server || m.mode.after(r.Mode) {

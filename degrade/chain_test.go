@@ -42,9 +42,6 @@ func newChain(t *testing.T, procs int) *chain {
 	for i := range procs {
 		c.w.p[i].m = degrade.New(degrade.Config{Member: memberIDs[i]})
 	}
-	create := c.w.p[0].m.CreateAction("A") // no probe yet: the chain begins on MySQL
-	create.To.Tier, create.To.Incarnation = degrade.Redis, "0"
-	c.w.db.mode = create.To
 	return c
 }
 
@@ -101,6 +98,10 @@ func (c *chain) answer(i int, a degrade.Action) {
 	switch {
 	case a.Kind == degrade.Probe:
 		r = degrade.Reply{OK: c.redis && !c.blind[i], Incarnation: "0"}
+	case a.Kind == degrade.Create:
+		if !c.w.db.mode.Known() {
+			c.w.db.mode, r.OK = a.To, true
+		}
 	case a.Kind == degrade.Adopt && a.From.Tier == degrade.Redis && (!c.redis || c.blind[i]):
 		r = degrade.Reply{Lost: true}
 	default:
@@ -155,6 +156,19 @@ func (c *chain) granting(tier degrade.Tier) func() bool {
 			}
 		}
 		return true
+	}
+}
+
+// The first process creates the mode row, with what it sees of Redis; two that try
+// at once do not disturb each other.
+func TestFirstMode(t *testing.T) {
+	for tier, redis := range map[degrade.Tier]bool{degrade.Redis: true, degrade.MySQL: false} {
+		c := newChain(t, 2)
+		c.redis = redis
+		c.run(3*time.Second, fmt.Sprint("grants on ", tier), c.granting(tier))
+		if m := c.w.db.mode; m.Epoch != 1 || m.Server != "A" || m.Term != time.Minute || m.Drift != 10 {
+			t.Fatalf("the first mode is %+v", m)
+		}
 	}
 }
 

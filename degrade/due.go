@@ -17,6 +17,7 @@ type policy struct {
 	retryAt   Instant // starts, openings, takeovers and removals: not before
 	told      Vote    // the vote that the arbiter was told last
 	tellAt    Instant // another one is told, not before
+	empty     string  // the arbiter that was seen without a mode row
 	heard     Instant // when the arbiter last answered anything
 	inForce   Tier    // the tier of the last open mode
 	stayUntil Instant // no return to Redis before
@@ -110,6 +111,9 @@ func (m *Machine) Due(now Instant) []Action {
 		add(p.ackAt, Action{Kind: Ack, From: m.mode, Vote: vote})
 		add(p.retryAt, Action{Kind: Open, From: m.mode})
 	}
+	if p.empty != "" && (m.watch.healthy || m.watch.failed > 0) {
+		add(p.retryAt, m.create())
+	}
 	if m.stray.Known() {
 		add(p.retryAt, m.takeOver())
 	}
@@ -140,10 +144,10 @@ func (m *Machine) takeOver() Action {
 	return Action{Kind: Takeover, From: m.stray, To: m.takeover(m.stray), Known: m.mode.Epoch}
 }
 
-// CreateAction is what a runner begins when Poll shows that there is no mode row
-// and a first probe has been made.
-func (m *Machine) CreateAction(server string) Action {
-	mode := Mode{Epoch: 1, Tier: MySQL, Server: server, Term: m.cfg.Term, Drift: m.cfg.Drift}
+// create is the first mode of a chain: on Redis, or on MySQL if Redis does not
+// answer.
+func (m *Machine) create() Action {
+	mode := Mode{Epoch: 1, Tier: MySQL, Server: m.policy.empty, Term: m.cfg.Term, Drift: m.cfg.Drift}
 	if m.watch.healthy {
 		mode.Tier, mode.Incarnation = Redis, m.watch.incarnation
 	}
@@ -159,7 +163,7 @@ func (m *Machine) adoptions(now Instant) []Action {
 			ids = append(ids, id)
 		}
 	}
-	slices.Sort(ids) // maps have no order, and the machine is deterministic
+	slices.Sort(ids) // see ids: the order of a map must not show
 	var batches []Action
 	for batch := range slices.Chunk(ids, m.cfg.Batch) {
 		batches = append(batches, Action{Kind: Adopt, From: m.mode, Holds: batch})

@@ -1,6 +1,10 @@
 package degrade
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // Config is what a machine is told once. The zero value of each field but Member
 // means its default.
@@ -60,8 +64,9 @@ func (c *Config) fill() {
 
 // Machine is one process's part in a chain. Make one with [New]. It is not safe
 // for concurrent use: its runner holds a mutex around each call, and never across
-// I/O. No method reads a clock; readings of now that are given to one machine may
-// come slightly out of order where two goroutines took them before the mutex.
+// I/O. No method reads a clock. Readings of now are taken under that mutex, so that
+// they never go back from one call to the next: a belief that was seen to have
+// ended would otherwise be there again.
 type Machine struct {
 	cfg   Config
 	rules rules
@@ -119,7 +124,8 @@ func (m *Machine) learn(now Instant, to Mode) {
 		return
 	}
 	from := m.mode
-	for id, h := range m.holds {
+	for _, id := range m.ids() {
+		h := m.holds[id]
 		if h.exclusive && !m.alive(now, h) {
 			m.end(id, Lapsed)
 			continue
@@ -181,6 +187,12 @@ func (m *Machine) carry(from, to Mode, h hold) (hold, bool) {
 	}
 	// A drain, and perhaps more, was missed.
 	return h, m.rules.KeepSkipped
+}
+
+// ids are the holds in a fixed order: a map has none, and the machine's answers
+// depend on its inputs alone.
+func (m *Machine) ids() []HoldID {
+	return slices.Sorted(maps.Keys(m.holds))
 }
 
 func (m *Machine) end(id HoldID, why Reason) {
