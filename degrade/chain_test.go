@@ -170,6 +170,14 @@ func TestFirstMode(t *testing.T) {
 			t.Fatalf("the first mode is %+v", m)
 		}
 	}
+	m := degrade.New(degrade.Config{})
+	a, _ := m.Begin(0, degrade.Action{Kind: degrade.Poll})
+	m.Done(0, a, degrade.Reply{OK: true, Server: "A"})
+	for _, a := range m.Due(0) {
+		if a.Kind == degrade.Create {
+			t.Fatal("a mode is created before Redis was probed")
+		}
+	}
 }
 
 // Redis dies under three processes, one of which holds a lock: all are on MySQL
