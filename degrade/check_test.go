@@ -76,10 +76,10 @@ var scopes = []struct {
 	scope scope
 }{
 	{"tiny", small, tiny},
-	{"two grants", small, twoGrants},
-	{"starter", small, starter},
-	{"two quick switches", small, quickTwice},
 
+	{"two grants", full, twoGrants},
+	{"starter", full, starter},
+	{"two quick switches", full, quickTwice},
 	{"slow replies", full, slowReplies},
 	{"replies that come again", full, again},
 	{"late calls", full, lateCalls},

@@ -83,10 +83,10 @@ var implied = []struct {
 	scope scope
 	off   func(*degrade.Rules, *broken)
 }{
-	{"the permit is for the present epoch", small, tiny, func(r *degrade.Rules, _ *broken) { r.GrantForeignPermit = true }},
-	{"a hold that missed a drain ends", small, tiny, func(r *degrade.Rules, _ *broken) { r.KeepSkipped = true }},
-	{"a hold that did not get in ends", small, tiny, func(r *degrade.Rules, _ *broken) { r.KeepUnadopted = true }},
-	{"a hold that is refused ends", small, twoGrants, func(r *degrade.Rules, _ *broken) { r.KeepRefused = true }},
+	{"the permit is for the present epoch", full, tiny, func(r *degrade.Rules, _ *broken) { r.GrantForeignPermit = true }},
+	{"a hold that missed a drain ends", full, tiny, func(r *degrade.Rules, _ *broken) { r.KeepSkipped = true }},
+	{"a hold that did not get in ends", full, tiny, func(r *degrade.Rules, _ *broken) { r.KeepUnadopted = true }},
+	{"a hold that is refused ends", full, twoGrants, func(r *degrade.Rules, _ *broken) { r.KeepRefused = true }},
 }
 
 func TestImpliedRules(t *testing.T) {
