@@ -1,9 +1,3 @@
-// Package degrade holds the decisions of a degradation chain as plain state
-// machines: they take the present time and what was seen, and answer what to
-// do. They do no I/O and start no goroutine.
-//
-// This version has the part that a single store needs: the [Breaker], which
-// keeps a dead store from costing each request its deadline.
 package degrade
 
 import (
