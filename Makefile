@@ -1,9 +1,14 @@
 # For people in a checkout. .ci/run does the same without make.
-.PHONY: test demo bench deps lint ci
+.PHONY: test check demo bench deps lint ci
 
 # Every module's tests, on real servers.
 test: deps
 	./scripts/test.sh
+
+# The whole search of the chain's state machine, some five minutes. The tests, with
+# the race detector, run a small part of it.
+check:
+	GOWORK=off go test -timeout 30m ./degrade
 
 # A tour that needs nothing but Go.
 demo:
