@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,4 +108,32 @@ func TestFenceRisesOverSteps(t *testing.T) {
 			noEternalKeys(t, srv)
 		}
 	}
+}
+
+// A clock that was never set would count below nought: no fence can be had of it,
+// and the server's answer says so. Who holds a lock is not concerned.
+func TestClockBeforeTheOrigin(t *testing.T) {
+	srv, clock := rig.RedisWithClock(t)
+	s := openWith(t, patient(srv.Addr), calm)
+	held := newLease()
+	mustAcquire(t, s, ask("held", held, time.Hour))
+	clock.Step(-3 * 365 * 24 * time.Hour)
+	_, err := s.Acquire(t.Context(), ask("new", newLease(), time.Minute))
+	wantClass(t, "acquire", err, tierlock.ErrMisconfigured)
+	if !strings.Contains(err.Error(), "2025") {
+		t.Errorf("%v; wanted what is wrong with the clock", err)
+	}
+	req := ask("explicit", newLease(), time.Minute)
+	req.Explicit = true
+	_, err = s.Acquire(t.Context(), req)
+	wantClass(t, "acquire by an explicit holder", err, tierlock.ErrMisconfigured)
+	if n := srv.Int("EXISTS", keyOf("new"), keyOf("explicit")); n != 0 {
+		t.Errorf("%d locks were taken", n)
+	}
+	if res := s.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("held"), Lease: held, TTL: time.Hour}}); res[0].State != tierlock.LeaseOwned {
+		t.Errorf("renewal: got %+v; wanted owned", res[0])
+	}
+	mustRelease(t, s, drop("held", held), tierlock.LeaseOwned)
+	clock.Step(3 * 365 * 24 * time.Hour)
+	mustAcquire(t, s, ask("new", newLease(), time.Minute))
 }

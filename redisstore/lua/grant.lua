@@ -12,6 +12,7 @@ if now > tonumber(ARGV[2]) then return -now end
 -- seq counts 2 us since 2025-01-01 UTC, one second ahead of the clock, so that
 -- it is larger than any before it even where the record was lost.
 local seq = (now - now % 2) / 2 - 867844799500000
+if seq <= 500000 then return redis.error_reply('CLOCK the clock of the server stands before 2025') end
 
 -- fence is epoch * 2^49 + seq, in epoch 1: below 2^53, so doubles are exact.
 -- (%d is, too: a long has 64 bits, as probe.lua checks.)
