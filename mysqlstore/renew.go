@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -192,7 +193,10 @@ func (s *Store) renewPart(ctx context.Context, srv *server, prefix string, reqs 
 		q.add(" THEN ")
 		q.text(reqs[i].Lease)
 	}
-	q.add(" END AND entries IS NULL AND ", live, " AND ", passed, " BETWEEN 0 AND ")
+	before, after, _ := strings.Cut(live, "?")
+	q.add(" END AND entries IS NULL AND ", before)
+	q.int(s.explained())
+	q.add(after, " AND ", passed, " BETWEEN 0 AND ")
 	q.int(longest.Microseconds()) // see notLater: UTC_TIMESTAMP may be as late as that
 	q.add(" AND ", srv.sound)
 	var changed int64
@@ -241,6 +245,7 @@ func (s *Store) renewPart(ctx context.Context, srv *server, prefix string, reqs 
 	for n, i := range b.index {
 		states[n] = tierlock.LeaseGone
 		if r := rows[reqs[i].Name.Key]; r != nil {
+			r.At = min(r.Now, s.explained())
 			states[n], _ = r.state(reqs[i].Lease, false)
 			// A lease that is ours but was not made to last longer: by a statement
 			// in somebody's transaction, or one whose clock could not be trusted.
