@@ -32,9 +32,6 @@ type attempt struct {
 	bound, budget int64
 	end           time.Time
 	floor         uint64 // the least fence of a new row
-	// explained is what the server's clock can show, as far as this process
-	// knows: a lease of another that ends later has not ended.
-	explained int64
 	// The token's JSON, around what only the server knows.
 	head, tail string
 }
@@ -119,9 +116,6 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		a.budget = budget.Microseconds()
 		a.bound, a.end = s.local(sent)+offset+a.budget, sent.Add(budget)
 		a.floor = fenceOf(s.floor.Load())
-		if a.explained, known = s.clock.Explained(s.local(began)); !known {
-			a.explained = never
-		}
 		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
 		})
@@ -172,10 +166,6 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			if a.req.Explicit {
 				continue // taken in between, perhaps by the same holder: to be entered
 			}
-			return r.held(), nil
-		case r.ExpireAt > a.explained && r.ExpireAt > releasedAt && string(r.Lease) != a.req.Token.Lease:
-			// The server's clock was stepped forward past its end.
-			r.Now = a.explained
 			return r.held(), nil
 		}
 		if r.Now == 0 { // no row: only lateness keeps one from being made
@@ -259,7 +249,7 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 		query = a.srv.takeExplicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
-	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, a.explained, a.bound, a.budget)
+	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, s.explained(), a.bound, a.budget)
 	return s.write(ctx, a.srv, query, args...)
 }
 

@@ -124,14 +124,11 @@ func (s *Store) write(ctx context.Context, srv *server, query string, args ...an
 	return number, err
 }
 
-// errAgain asks again for another try.
-var errAgain = errors.New("again")
-
 // again repeats what was rolled back.
 func again(ctx context.Context, f func() error) error {
 	for try := 1; ; try++ {
 		err := f()
-		if err == nil || !repeatable(err) && !errors.Is(err, errAgain) || try == 5 {
+		if err == nil || !repeatable(err) || try == 5 {
 			return err
 		}
 		if !rest(ctx, time.Duration(try)*time.Millisecond) {

@@ -8,19 +8,26 @@ import (
 	"github.com/tierlock/tierlock/storetest"
 )
 
-// Whatever the session of a connection is like, the contract is the same.
+// Whatever the session of a connection is like, the contract is the same; also with
+// the statements that MySQL gets, here from a server that says that it is one.
 func TestConformance(t *testing.T) {
-	srv := rig.MariaDB(t)
-	migrate(t, srv)
-	for _, mode := range []struct{ name, params string }{
-		{"plain", ""},
-		{"found rows, elsewhere", "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true&charset=latin1&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27"},
+	maria, other := rig.MariaDB(t), rig.MariaDB(t, "--version=8.0.36")
+	migrate(t, maria)
+	migrate(t, other)
+	for _, mode := range []struct {
+		name   string
+		srv    *rig.MariaDBServer
+		params string
+	}{
+		{"plain", maria, ""},
+		{"as MySQL", other, "innodb_lock_wait_timeout=1"},
+		{"found rows, elsewhere", maria, "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true&charset=latin1&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
 				return storetest.Harness{NoPush: true, Open: func(t *testing.T) tierlock.Store {
-					return open(t, srv.DSN(mode.params), calm)
+					return open(t, mode.srv.DSN(mode.params), calm)
 				}}
 			})
 		})

@@ -39,8 +39,9 @@
 // # Clocks
 //
 // A process that has known the server's clock for a while does not follow a step
-// forward for a minute: no lease of another ends by it. A step back lets the locks
-// of dead holders live longer by the step. Fences rise over both.
+// forward for a minute or two: no lease ends by it, neither its own nor that of
+// another. One that has just started does. A step back lets the locks of dead
+// holders live longer by the step. Fences rise over both.
 //
 // # Waiting
 //

@@ -97,12 +97,13 @@ const (
 
 // rewrite gives an explicit hold other entries and another end, a time that was
 // read from the server, if its row is still as it was read, and it is not later
-// than bound, and it has gone on for budget at most. It returns a time of the server's, or 0 where nothing was changed.
+// than bound, and it has gone on for budget at most. It returns a time of the
+// server's, or 0 where nothing was changed.
 func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound, budget int64) (int64, error) {
 	return s.write(ctx, srv, "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID("+now+")>0,epoch,0),"+
 		"expire_at="+which+"(expire_at,"+given+") WHERE "+
 		named+" AND attempt=? AND entries=? AND "+live+" AND "+srv.sound+" AND "+notLater,
-		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), bound, budget)
+		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), s.explained(), bound, budget)
 }
 
 // crowdedPause is as long as a few changes by others take, and at random so that

@@ -45,11 +45,11 @@ const (
 )
 
 func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	query, args := releaseNow, make([]any, 0, 5)
+	query, args := releaseNow, make([]any, 0, 6)
 	if req.Keep > 0 {
 		query, args = releaseLater, append(args, req.Keep.Microseconds())
 	}
-	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease)
+	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease, s.explained())
 	query += " AND " + srv.sound
 	for try := 1; ; try++ {
 		number, err := s.write(ctx, srv, query, args...)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	var batches sync.WaitGroup
 	reqs = slices.Clone(reqs)       // a statement may be under way when the caller is not
 	limit := make(chan struct{}, 4) // of the places: the rest is for others
-	for _, b := range batched(reqs, todo, s.alone.now()) {
+	for _, b := range batched(reqs, todo) {
 		limit <- struct{}{}
 		batches.Go(func() {
 			defer func() { <-limit }()
@@ -71,19 +72,15 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 				}
 				return s.renew(ctx, srv, reqs, b)
 			})
-			if srv.nowait == "" {
-				s.alone.learn(reqs, b, err)
+			if err == nil {
+				err = errUnrenewed // what was not
 			}
 			for n, i := range b.index {
-				if err != nil {
+				if n < len(states) && states[n] != 0 {
+					results[i].State = states[n]
+				} else {
 					results[i].Err = failed("renew", reqs[i].Name, err)
-					continue
 				}
-				if states[n] == 0 {
-					results[i].Err = failed("renew", reqs[i].Name, errUnrenewed)
-					continue
-				}
-				results[i].State = states[n]
 			}
 		})
 	}
@@ -92,23 +89,8 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 }
 
 // batched sorts requests into batches. Explicit holds go by themselves, and so
-// do a second request for the same key and what is suspected, which comes last.
-func batched(reqs []tierlock.RenewRequest, todo []int, suspected map[tierlock.Name]time.Time) []batch {
-	var last []batch
-	if len(suspected) > 0 {
-		todo = slices.DeleteFunc(todo, func(i int) bool {
-			r := &reqs[i]
-			if _, ok := suspected[r.Name]; ok {
-				last = append(last, batch{r.Name.Namespace, r.Name.Resource, r.TTL, []int{i}})
-				return true
-			}
-			return false
-		})
-	}
-	return append(together(reqs, todo), last...)
-}
-
-func together(reqs []tierlock.RenewRequest, todo []int) []batch {
+// does a second request for the same key.
+func batched(reqs []tierlock.RenewRequest, todo []int) []batch {
 	slices.SortStableFunc(todo, func(i, j int) int {
 		a, b := &reqs[i], &reqs[j]
 		return cmp.Or(cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Resource, b.Name.Resource),
@@ -135,56 +117,121 @@ func together(reqs []tierlock.RenewRequest, todo []int) []batch {
 // errUnrenewed stands for a state of 0 that renew gave.
 var errUnrenewed = fmt.Errorf("%w: not renewed; somebody's transaction has locked the row, or the statement met a connection of the pool that is in a transaction, or with autocommit off", tierlock.ErrUnavailable)
 
-// renewApart renews a batch of which one row is locked at least, by somebody's
-// open transaction perhaps: in parts, so that the other leases do not end with
-// that one. No part waits, since those after it have no time to.
-func (s *Store) renewApart(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
+// renewTries is how often those rows of a batch are tried that somebody has
+// locked. Others look whether a lock is free, and lock its row for a moment, which
+// is worth a few tries; a lease whose row is locked for longer is not renewed.
+const renewTries = 4
+
+// renew renews a batch. The state is 0 of what is there, and was not renewed;
+// with an error the states are those of what was done before it.
+//
+// A statement waits for all of its rows, so one that somebody's open transaction
+// has locked would keep every hold of the batch from being renewed. So one of
+// several rows does not wait, where the server knows a way to say so, or is of
+// those only that were not locked a moment before.
+func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
 	if len(b.index) == 1 {
-		return make([]tierlock.Ownership, 1), nil
+		return s.update(ctx, srv, srv.prefix, reqs, b)
 	}
-	var states []tierlock.Ownership
-	for _, index := range [][]int{b.index[:len(b.index)/2], b.index[len(b.index)/2:]} {
-		part := b
-		part.index = index
-		some, err := s.renewPart(ctx, srv, srv.nowait, reqs, part)
-		if err != nil {
-			return nil, err
+	prefix := srv.nowait
+	if prefix == "" {
+		prefix = srv.prefix
+	}
+	states := make(map[int]tierlock.Ownership, len(b.index)) // by request
+	err := func() error {
+		left := b
+		for try := 1; ; try++ {
+			free := left
+			if try > 1 || srv.nowait == "" {
+				var err error
+				if free.index, err = s.unlocked(ctx, srv, reqs, left); err != nil {
+					return err
+				}
+			}
+			learn := func(tried batch, some []tierlock.Ownership) {
+				for n, i := range tried.index {
+					states[i] = some[n]
+				}
+				left.index = slices.DeleteFunc(slices.Clone(left.index), func(i int) bool { return states[i] != 0 })
+			}
+			whole := len(free.index) == len(left.index)
+			if len(free.index) > 0 {
+				some, err := s.update(ctx, srv, prefix, reqs, free)
+				switch {
+				case err == nil:
+					learn(free, some)
+				case locked(err):
+					whole = false
+				default:
+					return err
+				}
+			}
+			if !whole { // what is locked, or is not there at all
+				some, err := s.states(ctx, reqs, left, time.Now())
+				if err != nil {
+					return err
+				}
+				learn(left, some)
+			}
+			if len(left.index) == 0 || try == renewTries || !rest(ctx, time.Duration(try)*time.Millisecond) {
+				return nil
+			}
 		}
-		states = append(states, some...)
+	}()
+	all := make([]tierlock.Ownership, len(b.index))
+	for n, i := range b.index {
+		all[n] = states[i]
 	}
-	return states, nil
+	return all, err
 }
 
-// renew renews a batch. Where the number of rows that were changed is that of
-// the batch, all were; else what was is read: a lease that is there after the
-// statement was there before it, too. The state is 0 where it is there, but was not
-// renewed.
+// unlocked gives the requests of a batch whose row is there, and was not locked a
+// moment ago. It locks the rows in finding out, until it has ended.
+func (s *Store) unlocked(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]int, error) {
+	q := make(statement, 0, 256+len(b.index)*48)
+	q.add("SELECT business_id FROM lock_record FORCE INDEX (PRIMARY) WHERE ")
+	q.keys(reqs, b)
+	// In somebody's transaction it would keep them locked.
+	q.add(" AND ", srv.sound, " LIMIT ")
+	q.int(maxBatch)
+	q.add(" FOR UPDATE SKIP LOCKED")
+	var keys []string
+	if err := again(ctx, func() error {
+		keys = keys[:0]
+		return s.db.SelectContext(ctx, &keys, q.String())
+	}); err != nil {
+		return nil, err
+	}
+	found := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		found[key] = true
+	}
+	return slices.DeleteFunc(slices.Clone(b.index), func(i int) bool { return !found[reqs[i].Name.Key] }), nil
+}
+
+// keys adds the condition that finds the rows of a batch.
+func (q *statement) keys(reqs []tierlock.RenewRequest, b batch) {
+	q.add("namespace=")
+	q.text(b.namespace)
+	q.add(" AND resource_id=")
+	q.text(b.resource)
+	q.add(" AND business_id IN (")
+	list(q, b.index, func(i int) { q.text(reqs[i].Name.Key) })
+	q.add(")")
+}
+
+// update renews a batch by one statement. Where the number of rows that were
+// changed is that of the batch, all were; else what was is read: a lease that is
+// there after the statement was there before it, too.
 //
 // The index is named, since a server may think that a long list is better
 // looked up by reading the whole table, and would lock all of it.
-func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
-	prefix := srv.prefix
-	if len(b.index) > 1 && srv.nowait != "" {
-		prefix = srv.nowait
-	}
-	return s.renewPart(ctx, srv, prefix, reqs, b)
-}
-
-func (s *Store) renewPart(ctx context.Context, srv *server, prefix string, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
+func (s *Store) update(ctx context.Context, srv *server, prefix string, reqs []tierlock.RenewRequest, b batch) ([]tierlock.Ownership, error) {
 	q := make(statement, 0, 256+len(b.index)*96)
 	q.add(prefix, "UPDATE lock_record FORCE INDEX (PRIMARY) SET expire_at=GREATEST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ")
 	q.int(b.ttl.Microseconds())
 	q.add(" MICROSECOND) WHERE ")
-	keys := func() {
-		q.add("namespace=")
-		q.text(b.namespace)
-		q.add(" AND resource_id=")
-		q.text(b.resource)
-		q.add(" AND business_id IN (")
-		list(&q, b.index, func(i int) { q.text(reqs[i].Name.Key) })
-		q.add(")")
-	}
-	keys()
+	q.keys(reqs, b)
 	q.add(" AND lease_id=CASE business_id")
 	for _, i := range b.index {
 		q.add(" WHEN ")
@@ -192,43 +239,42 @@ func (s *Store) renewPart(ctx context.Context, srv *server, prefix string, reqs 
 		q.add(" THEN ")
 		q.text(reqs[i].Lease)
 	}
-	q.add(" END AND entries IS NULL AND ", live, " AND ", passed, " BETWEEN 0 AND ")
+	before, after, _ := strings.Cut(live, "?")
+	q.add(" END AND entries IS NULL AND ", before)
+	q.int(s.explained())
+	q.add(after, " AND ", passed, " BETWEEN 0 AND ")
 	q.int(longest.Microseconds()) // see notLater: UTC_TIMESTAMP may be as late as that
 	q.add(" AND ", srv.sound)
 	var changed int64
 	began := time.Now()
-	// Others look whether a lock is free, and lock its row for a moment. That is
-	// worth a few tries, and what is locked for longer is set apart.
-	tries := 0
-	err := again(ctx, func() error {
+	if err := again(ctx, func() error {
 		res, err := s.db.ExecContext(ctx, q.String())
 		if err == nil {
 			changed, err = res.RowsAffected()
 		}
-		if tries++; tries < 3 && prefix == srv.nowait && locked(err) {
-			return fmt.Errorf("%w: %w", errAgain, err)
-		}
 		return err
-	})
-	if prefix == srv.nowait && srv.nowait != "" && locked(err) {
-		return s.renewApart(ctx, srv, reqs, b)
-	}
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
-	states := make([]tierlock.Ownership, len(b.index))
-	if changed == int64(len(b.index)) {
-		for n := range states {
-			states[n] = tierlock.LeaseOwned
-		}
-		return states, nil
+	if changed != int64(len(b.index)) {
+		return s.states(ctx, reqs, b, began)
 	}
+	states := make([]tierlock.Ownership, len(b.index))
+	for n := range states {
+		states[n] = tierlock.LeaseOwned
+	}
+	return states, nil
+}
+
+// states reads what the leases of a batch are, 0 where one is there, but was not
+// renewed since began.
+func (s *Store) states(ctx context.Context, reqs []tierlock.RenewRequest, b batch, began time.Time) ([]tierlock.Ownership, error) {
 	var found []struct {
 		Key string `db:"business_id"`
 		row
 	}
-	q = append(q[:0], "SELECT business_id, "+columns[len("SELECT "):]...)
-	keys()
+	q := append(statement{}, "SELECT business_id, "+columns[len("SELECT "):]...)
+	q.keys(reqs, b)
 	q.add(" LIMIT ") // the session's own may be less
 	q.int(maxBatch)
 	if err := s.db.SelectContext(ctx, &found, q.String()); err != nil {
@@ -238,12 +284,15 @@ func (s *Store) renewPart(ctx context.Context, srv *server, prefix string, reqs 
 	for i := range found {
 		rows[found[i].Key] = &found[i].row
 	}
+	states := make([]tierlock.Ownership, len(b.index))
 	for n, i := range b.index {
 		states[n] = tierlock.LeaseGone
 		if r := rows[reqs[i].Name.Key]; r != nil {
+			r.At = min(r.Now, s.explained())
 			states[n], _ = r.state(reqs[i].Lease, false)
-			// A lease that is ours but was not made to last longer: by a statement
-			// in somebody's transaction, or one whose clock could not be trusted.
+			// A lease that is ours but was not made to last longer: its row is
+			// locked, or the statement met somebody's transaction, or a clock that
+			// could not be trusted.
 			if states[n] == tierlock.LeaseOwned && r.left() < b.ttl-time.Since(began)-slack {
 				states[n] = 0
 			}

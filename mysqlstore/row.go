@@ -21,6 +21,8 @@ type row struct {
 	Token    []byte `db:"token"`
 	ExpireAt int64  `db:"expires"`
 	Now      int64  `db:"now"`
+	// At is what leases are judged by: now, or what is explained of it.
+	At int64 `db:"-"`
 }
 
 const columns = "SELECT lease_id, holder_id, attempt, entries, token, " +
@@ -41,6 +43,7 @@ func (s *Store) read(ctx context.Context, n *tierlock.Name) (row, error) {
 	}
 	if err == nil {
 		s.learn(began, r.Now, era)
+		r.At = min(r.Now, s.explained())
 	}
 	return r, err
 }
@@ -62,11 +65,28 @@ func (s *Store) askClock(ctx context.Context, until time.Time) error {
 	return err
 }
 
-// live tells whether anybody held the lock when the row was read.
-func (r *row) live() bool { return r.ExpireAt > r.Now }
+// explained is what the server's clock can show by now, as far as this process
+// knows: a lease that ends later has not ended, whatever the clock shows. A step
+// forward so neither gives the lock of another away nor ends a hold that goes on.
+func (s *Store) explained() int64 {
+	if at, known := s.clock.Explained(s.local(time.Now())); known {
+		return at
+	}
+	return never
+}
 
-// left is how long its lease lasts.
-func (r *row) left() time.Duration { return time.Duration(r.ExpireAt-r.Now) * time.Microsecond }
+// live tells whether anybody held the lock when the row was read.
+func (r *row) live() bool { return r.ExpireAt > r.At }
+
+// left is how long its lease lasts, by the server's clock as long as that shows
+// that it does.
+func (r *row) left() time.Duration {
+	left := r.ExpireAt - r.Now
+	if left <= 0 {
+		left = r.ExpireAt - r.At
+	}
+	return time.Duration(left) * time.Microsecond
+}
 
 func (r *row) token() tierlock.Token { return contract.ReadToken(string(r.Token)) }
 
@@ -91,7 +111,7 @@ func (r *row) entries() entries {
 		return nil // written by nobody here: nobody enters
 	}
 	for lease, end := range all {
-		if end <= r.Now {
+		if end <= r.At {
 			delete(all, lease)
 		}
 	}

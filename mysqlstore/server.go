@@ -17,7 +17,7 @@ type server struct {
 	// lockWait is that bound.
 	lockWait time.Duration
 	// nowait is prefix for a statement that must not wait at all, "" where the
-	// server knows no way.
+	// server knows no way: see renew.
 	nowait string
 	// sound is the condition that the session is as the statements need it: what
 	// they write is committed with them, and names come as they were sent. Other

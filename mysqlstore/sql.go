@@ -36,12 +36,13 @@ const (
 	notLater = passed + " BETWEEN 0 AND LEAST(?-" + now + ",?)"
 	// moment is the server's clock at the moment, so also in such a session.
 	moment = now + "+GREATEST(" + passed + ",0)"
-	// given is a time of the server's that was read from it, a parameter in
-	// microseconds of Unix time; never lies behind all of them.
+	// given is a time of the server's, a parameter in microseconds of Unix time;
+	// never lies behind all of them, and is one that DATETIME can hold.
 	given = "TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND"
 	never = 250_000_000_000_000_000
-	// live tells a row that somebody holds, by the clock of the moment.
-	live = "expire_at > UTC_TIMESTAMP(6) + INTERVAL " + passed + " MICROSECOND"
+	// live tells a row that somebody holds, by the clock of the moment or, where
+	// that is sooner, by a given time: the one of Store.explained.
+	live = "expire_at>LEAST(UTC_TIMESTAMP(6)+INTERVAL " + passed + " MICROSECOND," + given + ")"
 )
 
 // statement is the text of a statement being written.

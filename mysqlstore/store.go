@@ -68,7 +68,6 @@ type Store struct {
 	asking singleflight.Group
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text; and those that were prepared twice, by address
-	alone  suspects // of renewals
 
 	pace    pace
 	members sync.WaitGroup // registered processes
