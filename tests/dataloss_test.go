@@ -53,72 +53,78 @@ func TestRestartWithoutPersistence(t *testing.T) {
 	}
 }
 
-// Scenarios 49, 54 and 76: FLUSHALL while there are holders, and waiters in
-// another process. One loss for each holder and no more; the waiters go on, with
-// larger fences; then it is quiet, on the wire as well.
-func TestFlushAllWithHoldersAndWaiters(t *testing.T) {
+// Scenarios 49, 54 and 76: the data are wiped out (FLUSHALL, TRUNCATE) while there
+// are holders, and waiters in another process. One loss for each holder and no
+// more; the waiters go on, with larger fences; then it is quiet, on the wire as
+// well. Who held what nobody waits for is told that it is gone.
+func TestWipedWithHoldersAndWaiters(t *testing.T) {
 	t.Parallel()
-	const ttl, keys = 3 * time.Second, 20
-	res := tierlock.Resource{Name: "job", TTL: ttl}
-	srv := rig.Redis(t)
-	var mu sync.Mutex
-	losses := make(map[string]int)
-	cfg := config(open(t, srv.Addr), res)
-	cfg.Observer.Lost = func(e tierlock.LostEvent) {
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl, keys = 3 * time.Second, 20
+		res := tierlock.Resource{Name: "job", TTL: ttl}
+		var mu sync.Mutex
+		losses := make(map[string]int)
+		cfg := config(d.open(t, d.addr), res)
+		cfg.Observer.Lost = func(e tierlock.LostEvent) {
+			mu.Lock()
+			defer mu.Unlock()
+			losses[e.Token.ID]++
+		}
+		l := lockerOf(t, cfg)
+		p := newPeer(t, d.peer(d.addr, res))
+		var locks [keys]*tierlock.Lock
+		var waits [keys]int
+		waiters := d.waiters(t)
+		for i := range keys {
+			locks[i] = mustLock(t, l, "job", fmt.Sprint(i))
+			waits[i] = p.send(order{Op: "lock", Resource: "job", Key: fmt.Sprint(i), Wait: patience})
+		}
+		alone := mustLock(t, l, "job", "alone")
+		rig.Eventually(t, patience, "all wait", func() bool { return waiters() == keys })
+		d.wipe(t)
+		flushed := time.Now()
+		for i := range keys {
+			e := p.wait(waits[i], "locked")
+			between(t, "from the loss of the data to the waiter's lock", e.at().Sub(flushed), 0, time.Second+slack)
+			if e.Token.Fence <= locks[i].Token().Fence {
+				t.Errorf("key %d: fence %d after %d", i, e.Token.Fence, locks[i].Token().Fence)
+			}
+		}
+		waitEnd(t, alone)
+		between(t, "from the loss of the data to its signal", time.Since(flushed), 0, ttl/3+slack)
+		wantLost(t, "what nobody waits for", context.Cause(alone.Context()), "gone")
+		wantLost(t, "its unlock", alone.Unlock(), "gone")
+		for i, k := range locks {
+			waitEnd(t, k)
+			between(t, "from the loss of the data to its signal", time.Since(flushed), 0, ttl/3+slack)
+			wantLost(t, fmt.Sprint("key ", i), context.Cause(k.Context()), "gone", "taken")
+			wantLost(t, fmt.Sprint("unlock of key ", i), k.Unlock(), "gone", "taken")
+		}
+		for i := range keys {
+			if _, _, held := d.look(t, "job", fmt.Sprint(i)); !held {
+				t.Errorf("key %d: the new owner's lock is gone", i)
+			}
+			p.mustUnlock(waits[i])
+			d.wantGone(t, "job", fmt.Sprint(i))
+		}
+		idle(t, l)
+		end := d.writes(t)
+		time.Sleep(2 * time.Second)
+		if n := end(); n > 0 {
+			t.Errorf("%d writes in two seconds in which nobody wanted anything", n)
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		losses[e.Token.ID]++
-	}
-	l := lockerOf(t, cfg)
-	p := newPeer(t, peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}})
-	var locks [keys]*tierlock.Lock
-	var waits [keys]int
-	for i := range keys {
-		locks[i] = mustLock(t, l, "job", fmt.Sprint(i))
-		waits[i] = p.send(order{Op: "lock", Resource: "job", Key: fmt.Sprint(i), Wait: patience})
-	}
-	rig.Eventually(t, patience, "all wait", func() bool {
-		return len(srv.Do("PUBSUB", "SHARDCHANNELS").([]any)) == keys
+		for _, k := range locks {
+			if n := losses[k.Token().ID]; n != 1 {
+				t.Errorf("%v: %d loss events, want 1", k.Token(), n)
+			}
+		}
+		if len(losses) != keys+1 || losses[alone.Token().ID] != 1 {
+			t.Errorf("%d holds were lost, want %d; %d events of the one that nobody waited for, want 1",
+				len(losses), keys+1, losses[alone.Token().ID])
+		}
 	})
-	srv.Do("FLUSHALL")
-	flushed := time.Now()
-	for i := range keys {
-		e := p.wait(waits[i], "locked")
-		between(t, "from FLUSHALL to the waiter's lock", e.at().Sub(flushed), 0, time.Second+slack)
-		if e.Token.Fence <= locks[i].Token().Fence {
-			t.Errorf("key %d: fence %d after %d", i, e.Token.Fence, locks[i].Token().Fence)
-		}
-	}
-	for i, k := range locks {
-		waitEnd(t, k)
-		between(t, "from FLUSHALL to the loss", time.Since(flushed), 0, ttl/3+slack)
-		wantLost(t, fmt.Sprint("key ", i), context.Cause(k.Context()), "gone", "taken")
-		wantLost(t, fmt.Sprint("unlock of key ", i), k.Unlock(), "gone", "taken")
-	}
-	for i := range keys {
-		if text := srv.Text("GET", keyOf("job", fmt.Sprint(i))); text == "" {
-			t.Errorf("key %d: the new owner's key is gone", i)
-		}
-		p.mustUnlock(waits[i])
-		wantGone(t, srv, "job", fmt.Sprint(i))
-	}
-	// Quiet: what is left are the keep-alives of the clients' connections.
-	idle(t, l)
-	evals, sets := srv.CommandsOf("evalsha"), srv.CommandsOf("set")
-	time.Sleep(2 * time.Second)
-	if n, m := srv.CommandsOf("evalsha")-evals, srv.CommandsOf("set")-sets; n+m > 0 {
-		t.Errorf("%d scripts and %d grants in two seconds in which nobody wanted anything", n, m)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	for _, k := range locks {
-		if n := losses[k.Token().ID]; n != 1 {
-			t.Errorf("%v: %d loss events, want 1", k.Token(), n)
-		}
-	}
-	if len(losses) != keys {
-		t.Errorf("%d holds were lost, want %d", len(losses), keys)
-	}
 }
 
 // Scenario 71: SCRIPT FLUSH in mid hold. Locking, renewal, a waiter's wake-up and

@@ -194,17 +194,20 @@ func noLeak(t *testing.T) {
 	})
 }
 
-// spy is a store that notes when each lease was asked to be renewed, and
-// how often a lock was asked for.
+// spy is a store that notes when each lease was asked to be renewed, how often a
+// lock was asked for, and who was told that it is held.
 type spy struct {
 	tierlock.Store
 
 	mu       sync.Mutex
 	renewals map[string][]time.Time // by lease; when the call began
 	acquires []time.Time
+	held     map[string]int // answers of others' holds, by key
 }
 
-func newSpy(s tierlock.Store) *spy { return &spy{Store: s, renewals: make(map[string][]time.Time)} }
+func newSpy(s tierlock.Store) *spy {
+	return &spy{Store: s, renewals: make(map[string][]time.Time), held: make(map[string]int)}
+}
 
 func (s *spy) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
 	now := time.Now()
@@ -220,7 +223,20 @@ func (s *spy) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierloc
 	s.mu.Lock()
 	s.acquires = append(s.acquires, time.Now())
 	s.mu.Unlock()
-	return s.Store.Acquire(ctx, req)
+	res, err := s.Store.Acquire(ctx, req)
+	if err == nil && !res.Granted {
+		s.mu.Lock()
+		s.held[req.Name.Key]++
+		s.mu.Unlock()
+	}
+	return res, err
+}
+
+// toldHeld is how often an acquire of the key was answered that it is held.
+func (s *spy) toldHeld(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[key]
 }
 
 // Watch is the store's, or what is as good as its having none.

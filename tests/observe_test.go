@@ -15,26 +15,29 @@ import (
 
 // Scenario 100: against a real server each event comes once, with the labels,
 // the token and the times of what happened, and one panicking and slow hook
-// delays no lock. The token in Redis can be read as it is.
+// delays no lock. The token that the server keeps can be read as it is.
 func TestObserver(t *testing.T) {
 	t.Parallel()
+	onEach(t, testObserver)
+}
+
+func testObserver(t *testing.T, d *deployment) {
 	const ttl = time.Second
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
+	proxy := rig.NewProxy(t, d.addr)
 	var mu sync.Mutex
 	var events []string
 	tokens := make(map[string]tierlock.Token) // of the last event of a kind
 	note := func(kind string, l tierlock.Labels, tok tierlock.Token, detail any) {
 		mu.Lock()
 		defer mu.Unlock()
-		if want := (tierlock.Labels{App: "test", Resource: "job", Tier: tierlock.Redis}); l != want {
+		if want := (tierlock.Labels{App: "test", Resource: "job", Tier: d.tier}); l != want {
 			t.Errorf("%s: labels %+v, want %+v", kind, l, want)
 		}
 		events = append(events, fmt.Sprint(kind, " ", detail))
 		tokens[kind] = tok
 	}
 	type mark struct{}
-	cfg := config(open(t, proxy.Addr), tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true})
+	cfg := config(d.open(t, proxy.Addr), tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true})
 	cfg.Observer = tierlock.Observer{
 		AcquireStart: func(ctx context.Context, e tierlock.AcquireStart) context.Context {
 			note("start", e.Labels, tierlock.Token{}, e.Key)
@@ -107,15 +110,15 @@ func TestObserver(t *testing.T) {
 		t.Errorf("token %+v, want %+v; context value %v", tokens["end"], k.Token(), k.Context().Value(mark{}))
 	}
 
-	// What redis-cli GET shows is the token.
-	text := srv.Text("GET", keyOf("job", "k"))
+	// What redis-cli GET and SELECT token show is the token.
+	text := d.text(t, "job", "k")
 	var stored tierlock.Token
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(text), &stored); err != nil || stored != k.Token() {
 		t.Errorf("stored %s: %+v, %v; want %+v", text, stored, err, k.Token())
 	}
 	if err := json.Unmarshal([]byte(text), &fields); err != nil || fields["fence"] != fmt.Sprint(k.Token().Fence) ||
-		fields["requestId"] != "req-1" || fields["tier"] != "redis" || len(fields) != 19 {
+		fields["requestId"] != "req-1" || fields["tier"] != d.name || len(fields) != 19 {
 		t.Errorf("stored fields %v, %v", fields, err)
 	}
 	if text[:10] != `{"lease":"` || text[10:54] != k.Token().Lease {
@@ -163,7 +166,7 @@ func TestObserver(t *testing.T) {
 	expect("bound", "start bounded", "end ok", "bound ", "released false")
 
 	k = mustLock(t, l, "job", "lost")
-	srv.Do("DEL", keyOf("job", "lost"))
+	d.remove(t, "job", "lost")
 	waitEnd(t, k)
 	expect("loss", "start lost", "end ok", "lost gone")
 	wantLost(t, "unlock of the lost lock", k.Unlock(), "gone")
@@ -193,9 +196,12 @@ func TestObserver(t *testing.T) {
 // on a real server.
 func TestSlowObserverDelaysNothing(t *testing.T) {
 	t.Parallel()
+	onEach(t, testSlowObserver)
+}
+
+func testSlowObserver(t *testing.T, d *deployment) {
 	const cycles = 20
-	srv := rig.Redis(t)
-	cfg := config(open(t, srv.Addr), tierlock.Resource{Name: "job"})
+	cfg := config(d.open(t, d.addr), tierlock.Resource{Name: "job"})
 	release := make(chan struct{})
 	slow := func() {
 		select {

@@ -14,68 +14,69 @@ import (
 	"github.com/tierlock/tierlock/redisstore"
 )
 
-// Scenarios 3, 4, 5 and 11: the process starts while Redis refuses connections,
-// while it is a black hole, and while it is stopped. The constructors return
-// within their bound, calls fail within theirs, and locks work once Redis is
-// there, without a restart.
-func TestStartWithoutRedis(t *testing.T) {
+// Scenarios 3, 4, 5 and 11: the process starts while its server refuses
+// connections, while it is not there, a black hole, or stopped. The constructors
+// return within their bound, calls fail within theirs, and locks work once the
+// server is there, without a restart.
+func TestStartWithoutAServer(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]struct {
-		begin, end func(*rig.RedisServer, *rig.Proxy)
-	}{
-		"refused": {
-			func(_ *rig.RedisServer, p *rig.Proxy) { p.Refuse() },
-			func(_ *rig.RedisServer, p *rig.Proxy) { p.Accept() },
-		},
-		"no server": {
-			func(s *rig.RedisServer, _ *rig.Proxy) { s.Kill() },
-			func(s *rig.RedisServer, _ *rig.Proxy) { s.Start() },
-		},
-		"black hole": {
-			func(_ *rig.RedisServer, p *rig.Proxy) { p.BlackHole() },
-			func(_ *rig.RedisServer, p *rig.Proxy) { p.Pass() },
-		},
-		"stopped": {
-			func(s *rig.RedisServer, _ *rig.Proxy) { s.Pause() },
-			func(s *rig.RedisServer, _ *rig.Proxy) { s.Resume() },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			srv := rig.Redis(t)
-			proxy := rig.NewProxy(t, srv.Addr)
-			fault.begin(srv, proxy)
-			start := time.Now()
-			store := open(t, proxy.Addr)
-			between(t, "time of Open", time.Since(start), 0, 2*time.Second+slack)
-			start = time.Now()
-			l := newLocker(t, store, tierlock.Resource{Name: "job", TTL: 3 * time.Second})
-			between(t, "time of New", time.Since(start), 0, slack/2)
-			for range 5 {
+	onEach(t, func(t *testing.T, d *deployment) {
+		for name, fault := range map[string]struct {
+			begin, end func(*rig.Proxy)
+		}{
+			"refused": {
+				(*rig.Proxy).Refuse,
+				(*rig.Proxy).Accept,
+			},
+			"no server": {
+				func(*rig.Proxy) { d.Kill() },
+				func(*rig.Proxy) { d.Start() },
+			},
+			"black hole": {
+				(*rig.Proxy).BlackHole,
+				(*rig.Proxy).Pass,
+			},
+			"stopped": {
+				func(*rig.Proxy) { d.Pause() },
+				func(*rig.Proxy) { d.Resume() },
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				proxy := rig.NewProxy(t, d.addr)
+				fault.begin(proxy)
+				start := time.Now()
+				store := d.open(t, proxy.Addr)
+				between(t, "time to open the store", time.Since(start), 0, 2*time.Second+slack)
 				start = time.Now()
-				_, err := l.TryLock(bg, "job", "k")
-				between(t, "time of TryLock", time.Since(start), 0, callTimeout+slack/2)
-				wantIs(t, "TryLock", err, tierlock.ErrUnavailable)
-				wantNotIs(t, "TryLock", err, tierlock.ErrHeld, tierlock.ErrMisconfigured)
-			}
-			if l.Status().Stores[0].Available {
-				t.Error("Status says that the store is available")
-			}
-			fault.end(srv, proxy)
-			back := time.Now()
-			var k *tierlock.Lock
-			rig.Eventually(t, patience, "locks are given", func() bool {
-				var err error
-				k, err = l.TryLock(bg, "job", "k")
-				return err == nil
+				l := newLocker(t, store, tierlock.Resource{Name: "job", TTL: 3 * time.Second})
+				between(t, "time of New", time.Since(start), 0, slack/2)
+				for range 5 {
+					start = time.Now()
+					_, err := l.TryLock(bg, "job", "k")
+					between(t, "time of TryLock", time.Since(start), 0, callTimeout+slack/2)
+					wantIs(t, "TryLock", err, tierlock.ErrUnavailable)
+					wantNotIs(t, "TryLock", err, tierlock.ErrHeld, tierlock.ErrMisconfigured)
+				}
+				if l.Status().Stores[0].Available {
+					t.Error("Status says that the store is available")
+				}
+				fault.end(proxy)
+				back := time.Now()
+				var k *tierlock.Lock
+				rig.Eventually(t, patience, "locks are given", func() bool {
+					var err error
+					k, err = l.TryLock(bg, "job", "k")
+					return err == nil
+				})
+				// The breaker's second, the pause between two dials, one dial.
+				between(t, "from the server's return to a lock", time.Since(back), 0, 2500*time.Millisecond+slack)
+				if !l.Status().Stores[0].Available {
+					t.Error("Status says that the store is not available")
+				}
+				mustUnlock(t, k)
 			})
-			// The breaker's second, the pause between two dials, one dial.
-			between(t, "from the return of Redis to a lock", time.Since(back), 0, 2500*time.Millisecond+slack)
-			if !l.Status().Stores[0].Available {
-				t.Error("Status says that the store is not available")
-			}
-			mustUnlock(t, k)
-		})
-	}
+		}
+	})
 }
 
 // Scenario 5, the other half: a wrong password is a misconfiguration, told at
@@ -147,41 +148,42 @@ func TestDeadRedisFailsFast(t *testing.T) {
 // Scenario 44: 500 goroutines on distinct keys while each round trip takes 30 ms
 // longer. No error, and the store never counts as down.
 func TestSlowNetworkIsNoOutage(t *testing.T) {
-	const callers = 500
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
-	// Four times the default: on a busy machine, under the race detector, 500
-	// goroutines keep the test's own processors busy for as long as that.
-	const limit = 4 * callTimeout
-	cfg := config(open(t, proxy.Addr, redisstore.Options{CallTimeout: limit}), tierlock.Resource{Name: "job"})
-	cfg.CallTimeout = limit
-	var changes atomic.Int64
-	cfg.Observer.StoreChanged = func(tierlock.StoreEvent) { changes.Add(1) }
-	l := lockerOf(t, cfg)
-	// Before that, the store has connected and the server knows the scripts:
-	// here it is the network that is slow, not the test's own processor.
-	mustUnlock(t, mustLock(t, l, "job", "first"))
-	proxy.Delay(15*time.Millisecond, 15*time.Millisecond)
-	start := time.Now()
-	var longest [callers]time.Duration
-	each(callers, func(i int) error {
-		for range 3 {
-			began := time.Now()
-			k, err := l.Lock(bg, "job", fmt.Sprint(i), tierlock.Wait(5*time.Second))
-			longest[i] = max(longest[i], time.Since(began))
-			if err != nil {
-				return err
+	onEach(t, func(t *testing.T, d *deployment) {
+		const callers = 500
+		proxy := rig.NewProxy(t, d.addr)
+		// Four times the default: on a busy machine, under the race detector, 500
+		// goroutines keep the test's own processors busy for as long as that.
+		const limit = 4 * callTimeout
+		cfg := config(d.openIn(t, proxy.Addr, limit), tierlock.Resource{Name: "job"})
+		cfg.CallTimeout = limit
+		var changes atomic.Int64
+		cfg.Observer.StoreChanged = func(tierlock.StoreEvent) { changes.Add(1) }
+		l := lockerOf(t, cfg)
+		// Before that, the store has connected and the server knows the scripts:
+		// here it is the network that is slow, not the test's own processor.
+		mustUnlock(t, mustLock(t, l, "job", "first"))
+		proxy.Delay(15*time.Millisecond, 15*time.Millisecond)
+		start := time.Now()
+		var longest [callers]time.Duration
+		each(callers, func(i int) error {
+			for range 3 {
+				began := time.Now()
+				k, err := l.Lock(bg, "job", fmt.Sprint(i), tierlock.Wait(5*time.Second))
+				longest[i] = max(longest[i], time.Since(began))
+				if err != nil {
+					return err
+				}
+				if err := k.Unlock(); err != nil {
+					return err
+				}
 			}
-			if err := k.Unlock(); err != nil {
-				return err
-			}
+			return nil
+		}, t)
+		t.Logf("%d pairs in %v, the slowest lock in %v", 3*callers, time.Since(start), slices.Max(longest[:]))
+		if st := l.Status(); !st.Stores[0].Available || st.Stores[0].LastError != nil || changes.Load() > 0 {
+			t.Errorf("status %+v, %d changes", st, changes.Load())
 		}
-		return nil
-	}, t)
-	t.Logf("%d pairs in %v, the slowest lock in %v", 3*callers, time.Since(start), slices.Max(longest[:]))
-	if st := l.Status(); !st.Stores[0].Available || st.Stores[0].LastError != nil || changes.Load() > 0 {
-		t.Errorf("status %+v, %d changes", st, changes.Load())
-	}
+	})
 }
 
 // Scenario 52: a wait of 25 ms, and a context of 25 ms, against a server that
@@ -225,50 +227,61 @@ func TestShortWaitAgainstSlowServer(t *testing.T) {
 // after "held" gives both.
 func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 	t.Parallel()
-	srv := rig.Redis(t)
-	res := tierlock.Resource{Name: "job", TTL: 30 * time.Second}
-	holder := newPeer(t, peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}})
-	held, token := holder.lock("job", "held", patience)
-	proxy := rig.NewProxy(t, srv.Addr)
-	l := newLocker(t, open(t, proxy.Addr), res)
+	onEach(t, func(t *testing.T, d *deployment) {
+		res := tierlock.Resource{Name: "job", TTL: 30 * time.Second}
+		holder := newPeer(t, d.peer(d.addr, res))
+		held, token := holder.lock("job", "held", patience)
+		proxy := rig.NewProxy(t, d.addr)
+		s := newSpy(d.open(t, proxy.Addr))
+		l := newLocker(t, s, res)
+		warm(t, l)
 
-	start := time.Now()
-	k, err := l.Lock(bg, "job", "held", tierlock.Wait(700*time.Millisecond))
-	between(t, "wait for a held key", time.Since(start), 700*time.Millisecond, 700*time.Millisecond+slack)
-	wantIs(t, "wait over", err, tierlock.ErrHeld)
-	wantNotIs(t, "wait over", err, tierlock.ErrUnavailable, context.DeadlineExceeded)
-	var he *tierlock.HeldError
-	if !errors.As(err, &he) || he.Holder != token {
-		t.Errorf("the error names %+v, want %+v", he, token)
-	}
-	if k != nil {
-		t.Error("a lock beside an error")
-	}
+		start := time.Now()
+		k, err := l.Lock(bg, "job", "held", tierlock.Wait(700*time.Millisecond))
+		between(t, "wait for a held key", time.Since(start), 700*time.Millisecond, 700*time.Millisecond+slack)
+		wantIs(t, "wait over", err, tierlock.ErrHeld)
+		wantNotIs(t, "wait over", err, tierlock.ErrUnavailable, context.DeadlineExceeded)
+		var he *tierlock.HeldError
+		if !errors.As(err, &he) || he.Holder != token {
+			t.Errorf("the error names %+v, want %+v", he, token)
+		}
+		if k != nil {
+			t.Error("a lock beside an error")
+		}
 
-	cause := errors.New("the request was dropped")
-	ctx, cancel := context.WithTimeoutCause(bg, 300*time.Millisecond, cause)
-	_, err = l.Lock(ctx, "job", "held")
-	cancel()
-	wantIs(t, "context over", err, tierlock.ErrHeld, context.DeadlineExceeded, cause)
-	wantNotIs(t, "context over", err, tierlock.ErrUnavailable)
-	if st := l.Status(); len(st.Stores) != 1 || !st.Stores[0].Available || st.Stores[0].LastError != nil {
-		t.Errorf("contention counts as an outage: %+v", st)
-	}
+		cause := errors.New("the request was dropped")
+		ctx, cancel := context.WithTimeoutCause(bg, 300*time.Millisecond, cause)
+		k, err = l.Lock(ctx, "job", "held")
+		cancel()
+		if k != nil {
+			t.Error("a lock beside an error")
+		}
+		wantIs(t, "context over", err, tierlock.ErrHeld, context.DeadlineExceeded, cause)
+		wantNotIs(t, "context over", err, tierlock.ErrUnavailable)
+		if st := l.Status(); len(st.Stores) != 1 || !st.Stores[0].Available || st.Stores[0].LastError != nil {
+			t.Errorf("contention counts as an outage: %+v", st)
+		}
 
-	channels := func() int { return len(srv.Do("PUBSUB", "SHARDCHANNELS").([]any)) }
-	rig.Eventually(t, patience, "nobody waits any more", func() bool { return channels() == 0 })
-	got := make(chan error)
-	go func() {
-		_, err := l.Lock(bg, "job", "held", tierlock.Wait(2500*time.Millisecond))
-		got <- err
-	}()
-	rig.Eventually(t, patience, "it waits", func() bool { return channels() == 1 })
-	proxy.BlackHole()
-	wantIs(t, "held, then silence", <-got, tierlock.ErrHeld, tierlock.ErrUnavailable)
+		told := s.toldHeld("held")
+		got := make(chan error)
+		go func() {
+			k, err := l.Lock(bg, "job", "held", tierlock.Wait(2500*time.Millisecond))
+			if k != nil {
+				t.Error("a lock beside an error")
+			}
+			got <- err
+		}()
+		rig.Eventually(t, patience, "it has been told", func() bool { return s.toldHeld("held") > told })
+		proxy.BlackHole()
+		wantIs(t, "held, then silence", <-got, tierlock.ErrHeld, tierlock.ErrUnavailable)
 
-	_, err = l.Lock(bg, "job", "free", tierlock.Wait(300*time.Millisecond))
-	wantIs(t, "silence", err, tierlock.ErrUnavailable)
-	wantNotIs(t, "silence", err, tierlock.ErrHeld)
-	proxy.Pass()
-	holder.mustUnlock(held)
+		k, err = l.Lock(bg, "job", "free", tierlock.Wait(300*time.Millisecond))
+		if k != nil {
+			t.Error("a lock beside an error")
+		}
+		wantIs(t, "silence", err, tierlock.ErrUnavailable)
+		wantNotIs(t, "silence", err, tierlock.ErrHeld)
+		proxy.Pass()
+		holder.mustUnlock(held)
+	})
 }

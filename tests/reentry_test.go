@@ -80,3 +80,52 @@ func TestHolderIDLastLeaseEndsTheHold(t *testing.T) {
 		between(t, "from the kill to the next lock", time.Since(killed), 0, ttl+slack)
 	})
 }
+
+// Scenario 35: of five entries four unlocks leave the hold renewed on the server,
+// past its TTL, and the fifth frees it; nothing renews it after that.
+func TestRenewedUntilTheLastEntry(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl, entries = 2 * time.Second, 5
+		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
+		s := newSpy(d.open(t, d.addr))
+		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
+		warm(t, l)
+		var ks []*tierlock.Lock
+		ctx := bg
+		for range entries {
+			k, err := l.Lock(ctx, "job", "k", tierlock.Wait(patience))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ks, ctx = append(ks, k), k.Context()
+		}
+		lease := ks[0].Token().Lease
+		for i := entries - 1; i > 0; i-- {
+			mustUnlock(t, ks[i])
+			mustUnlock(t, ks[i]) // counts once
+		}
+		last := time.Now()
+		time.Sleep(ttl + ttl/2)
+		if n := s.renewedAfter(lease, last); n < 3 || ks[0].Err() != nil {
+			t.Errorf("%d renewals in one and a half TTLs with one entry left; %v", n, ks[0].Err())
+		}
+		if tok, _, held := d.look(t, "job", "k"); !held || tok != ks[0].Token() {
+			t.Errorf("on the server: %v, held %v; want %v", tok, held, ks[0].Token())
+		}
+		_, err := other.Lock(bg, "job", "k", tierlock.Wait(500*time.Millisecond))
+		wantIs(t, "another process", err, tierlock.ErrHeld)
+		mustUnlock(t, ks[0])
+		d.wantGone(t, "job", "k")
+		released := time.Now()
+		next := mustLock(t, other, "job", "k", tierlock.Wait(patience))
+		time.Sleep(ttl)
+		if n := s.renewedAfter(lease, released); n > 0 {
+			t.Errorf("%d renewals after the last unlock", n)
+		}
+		if next.Err() != nil {
+			t.Error(next.Err())
+		}
+		mustUnlock(t, next)
+	})
+}

@@ -118,3 +118,48 @@ func TestMaxHold(t *testing.T) {
 		mustUnlock(t, mustLock(t, l, "job", "k"))
 	})
 }
+
+// Scenario 102: a worker is gone without an unlock, and with it the context that it
+// locked with. Nothing renews the lease any more, and another process has the lock
+// when it has run out, not before.
+func TestWorkerGoneWithoutUnlock(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d *deployment) {
+		const ttl = 2 * time.Second
+		res := tierlock.Resource{Name: "job", TTL: ttl}
+		s := newSpy(d.open(t, d.addr))
+		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
+		warm(t, other)
+		ctx, cancel := context.WithCancel(bg)
+		defer cancel()
+		k, err := l.Lock(ctx, "job", "k", tierlock.Wait(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl + ttl/2) // it is renewed as long as the worker is there
+		if n := s.renewed(k.Token().Lease); n < 3 || k.Err() != nil {
+			t.Errorf("%d renewals in one and a half TTLs; %v", n, k.Err())
+		}
+		cancel()
+		gone := time.Now()
+		_, end, held := d.look(t, "job", "k")
+		if !held {
+			t.Error("it is free at once, while the work may go on")
+		}
+		next := mustLock(t, other, "job", "k", tierlock.Wait(patience))
+		// By the server's clock, which is this machine's.
+		if got := next.Token().ServerTime; got.Before(end.Add(-time.Millisecond)) {
+			t.Errorf("another has it %v before the end of the lease", end.Sub(got))
+		}
+		between(t, "from the worker's end to the next lock", time.Since(gone), 0, ttl+slack)
+		// One that was on its way when the context ended does not count.
+		if n := s.renewedAfter(k.Token().Lease, gone.Add(ttl/10)); n > 0 {
+			t.Errorf("%d renewals after the worker's end", n)
+		}
+		wantIs(t, "Unlock", k.Unlock(), tierlock.ErrLost)
+		if tok, _, _ := d.look(t, "job", "k"); tok != next.Token() {
+			t.Errorf("on the server: %v, want %v", tok, next.Token())
+		}
+		mustUnlock(t, next)
+	})
+}
