@@ -43,9 +43,11 @@ func (s *Store) sweep(ctx context.Context, more func(context.Context) bool) (del
 		if err != nil {
 			return 0, err
 		}
-		// The number that comes back is the floor that was there, 0 for none.
+		// The number that comes back is the floor that was there, 0 for none: also
+		// where nothing was written, in a session that is not sound.
 		known, err := s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
-			"VALUES ('','',LAST_INSERT_ID(0),?,0,'','',0,UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE floor=GREATEST(LAST_INSERT_ID(floor),VALUES(floor))", s.floor.Load())
+			"SELECT '','',LAST_INSERT_ID(0),?,0,'','',0,UTC_TIMESTAMP(6) FROM DUAL WHERE "+srv.sound+
+			" ON DUPLICATE KEY UPDATE floor=GREATEST(LAST_INSERT_ID(floor),VALUES(floor))", s.floor.Load())
 		return fenceOf(min(server-keep, known)), err
 	})
 	if err != nil {
@@ -117,7 +119,7 @@ func (s *Store) deleteRows(ctx context.Context, srv *server, rows []oldRow, belo
 	q.text(rows[0].Resource)
 	q.add(" AND business_id IN (")
 	list(&q, rows, func(r oldRow) { q.text(r.Key) })
-	q.add(") AND ")
+	q.add(") AND ", srv.sound, " AND ")
 	s.mayGo(&q, below)
 	err = again(ctx, func() error {
 		res, err := s.db.ExecContext(ctx, q.String())
