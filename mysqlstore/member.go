@@ -119,6 +119,11 @@ func (m *member) tell(ctx context.Context, err error) {
 // learns the latest time that they know of the server.
 func (m *member) beat(ctx context.Context) (members int, err error) {
 	s := m.s
+	if srv := s.server.Load(); srv != nil && time.Since(srv.asked) > 6*s.pace.beat {
+		if _, err := background(s, ctx, s.timeout, func(ctx context.Context, _ *server) (int, error) { return 0, s.askAnew(ctx) }); err != nil {
+			return 0, err
+		}
+	}
 	_, err = background(s, ctx, s.timeout, func(ctx context.Context, srv *server) (int64, error) {
 		// The number that comes back is that of the beat: a row was written.
 		beat, err := s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+

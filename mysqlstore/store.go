@@ -189,12 +189,22 @@ func (s *Store) raise(server int64) {
 	}
 }
 
-// ready makes sure that the server has been asked what has to be known of it.
+// known gives what was found out of the server. It serves what keeps and ends
+// holds, also while the server is doubted.
+func (s *Store) known(ctx context.Context, until time.Time) (*server, error) {
+	if srv := s.server.Load(); srv != nil {
+		return srv, nil
+	}
+	return s.ready(ctx, until)
+}
+
+// ready makes sure that the server has been asked what has to be known of it,
+// before a lock is taken.
 func (s *Store) ready(ctx context.Context, until time.Time) (*server, error) {
 	if s.wrong != nil {
 		return nil, s.wrong
 	}
-	if srv := s.server.Load(); srv != nil {
+	if srv := s.server.Load(); srv != nil && !s.doubted(srv) {
 		return srv, nil
 	}
 	if ctx.Err() != nil {
