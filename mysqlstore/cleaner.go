@@ -21,7 +21,8 @@ type cleaner struct {
 	seen    map[memberID]sighting
 	looked  time.Time // when they were seen last
 	orphans []orphan
-	swept   time.Time
+	swept   time.Time // when the last sweep began
+	sweep   sweeping  // while it has not ended
 }
 
 type memberID struct {
@@ -58,7 +59,7 @@ func (c *cleaner) work(ctx context.Context) error {
 		return fmt.Errorf("becoming the cleaner: %w", err)
 	}
 	if !mine {
-		c.seen, c.orphans, c.swept = nil, nil, time.Time{}
+		c.seen, c.orphans, c.swept, c.sweep = nil, nil, time.Time{}, sweeping{}
 		return nil
 	}
 	if c.seen == nil {
@@ -70,11 +71,16 @@ func (c *cleaner) work(ctx context.Context) error {
 	if err := c.free(ctx); err != nil {
 		return fmt.Errorf("freeing the locks of dead members: %w", err)
 	}
-	if time.Since(c.swept) < c.s.pace.sweep {
-		return nil
+	if c.sweep == (sweeping{}) {
+		// Whoever lives has beaten since the one before, and so has read its floor.
+		if time.Since(c.swept) < max(c.s.pace.sweep, 2*c.period) {
+			return nil
+		}
+		c.swept = time.Now()
 	}
-	c.swept = time.Now()
-	if _, err := c.s.sweep(ctx, c.alone); err != nil {
+	// A long one is interrupted for the next beat.
+	until := time.Now().Add(c.period / 2)
+	if _, err := c.s.sweep(ctx, &c.sweep, func(ctx context.Context) bool { return time.Now().Before(until) && c.alone(ctx) }); err != nil {
 		return fmt.Errorf("deleting old rows: %w", err)
 	}
 	return nil
