@@ -25,7 +25,8 @@ type Options struct {
 	// connections that the store takes from the pool; the background work takes
 	// one more for each Locker. A quarter, and one at least, is kept for
 	// renewals, so that calls that hang take no other lock's lease away. 0 means
-	// 32; the least is 2.
+	// 32; the least is 2, and the most is what the pool may open when New is
+	// called (SetMaxOpenConns), since what waits for a connection waits for all.
 	MaxCalls int
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
@@ -116,6 +117,11 @@ func New(db *sqlx.DB, opt Options) *Store {
 	}
 	if s.log == nil {
 		s.log = slog.Default()
+	}
+	if db != nil {
+		if most := db.Stats().MaxOpenConnections; most > 0 {
+			opt.MaxCalls = min(opt.MaxCalls, most)
+		}
 	}
 	own := max(1, opt.MaxCalls/4)
 	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
