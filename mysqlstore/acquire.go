@@ -38,7 +38,8 @@ type attempt struct {
 
 // Acquire implements [tierlock.Store]. It is one statement where it is granted,
 // and one more where the lock is held, or the clock of the server is not known:
-// at first, after a lost connection, and after a minute without an acquire. A
+// after a lost connection, and after a minute in which nothing was read. At first
+// the server is asked what it is, and again when connections were lost. A
 // budget that is shorter than one round trip is always refused.
 //
 // The lease is taken by one INSERT … ON DUPLICATE KEY UPDATE on the primary

@@ -21,7 +21,8 @@ type cleaner struct {
 	seen    map[memberID]sighting
 	looked  time.Time // when they were seen last
 	orphans []orphan
-	swept   time.Time
+	swept   time.Time // when the last sweep began
+	sweep   sweeping  // while it has not ended
 }
 
 type memberID struct {
@@ -58,7 +59,7 @@ func (c *cleaner) work(ctx context.Context) error {
 		return fmt.Errorf("becoming the cleaner: %w", err)
 	}
 	if !mine {
-		c.seen, c.orphans, c.swept = nil, nil, time.Time{}
+		c.seen, c.orphans, c.swept, c.sweep = nil, nil, time.Time{}, sweeping{}
 		return nil
 	}
 	if c.seen == nil {
@@ -70,11 +71,16 @@ func (c *cleaner) work(ctx context.Context) error {
 	if err := c.free(ctx); err != nil {
 		return fmt.Errorf("freeing the locks of dead members: %w", err)
 	}
-	if time.Since(c.swept) < c.s.pace.sweep {
-		return nil
+	if c.sweep == (sweeping{}) {
+		// Whoever lives has beaten since the one before, and so has read its floor.
+		if time.Since(c.swept) < max(c.s.pace.sweep, 2*c.period) {
+			return nil
+		}
+		c.swept = time.Now()
 	}
-	c.swept = time.Now()
-	if _, err := c.s.sweep(ctx, c.alone); err != nil {
+	// A long one is interrupted for the next beat.
+	until := time.Now().Add(c.period / 2)
+	if _, err := c.s.sweep(ctx, &c.sweep, func(ctx context.Context) bool { return time.Now().Before(until) && c.alone(ctx) }); err != nil {
 		return fmt.Errorf("deleting old rows: %w", err)
 	}
 	return nil
@@ -148,7 +154,7 @@ func (c *cleaner) observe(ctx context.Context) error {
 	}
 	now := time.Now() // before the reading: what is seen is at least as old
 	lines, err := background(c.s, ctx, c.s.timeout, func(ctx context.Context, _ *server) (all []line, err error) {
-		return all, c.s.db.SelectContext(ctx, &all, "SELECT namespace,member,beat,floor,holds,app,host,pid FROM lock_member WHERE member<>''")
+		return all, c.s.db.SelectContext(ctx, &all, "SELECT namespace,member,beat,floor,holds,app,host,pid FROM lock_member WHERE member<>'' LIMIT 1000000") // the session's own may be less
 	})
 	if err != nil {
 		return err
@@ -174,7 +180,6 @@ func (c *cleaner) observe(ctx context.Context) error {
 			slog.Int("pid", l.PID), slog.Int("holds", l.Holds))); err != nil {
 			return err
 		}
-		delete(seen, l.memberID)
 	}
 	c.seen = seen
 	return nil
@@ -183,11 +188,21 @@ func (c *cleaner) observe(ctx context.Context) error {
 // mostOrphans bounds what is remembered; the rest expires all the same.
 const mostOrphans = 10_000
 
-// bury takes a member off the list that did not beat meanwhile, and reports what
-// it held.
+// bury takes a member off the list, and reports what it held. If it did beat
+// meanwhile, or another cleaner was faster, nothing is done and said.
 func (c *cleaner) bury(ctx context.Context, id memberID, beat uint64, who slog.Attr) error {
+	removed := false
 	left, err := background(c.s, ctx, c.s.timeout+10*time.Second, func(ctx context.Context, srv *server) (all []orphan, err error) {
-		if _, err = c.s.write(ctx, srv, "DELETE FROM lock_member WHERE namespace=? AND member=? AND beat=?", id.Namespace, id.Member, beat); err != nil {
+		if err = again(ctx, func() error {
+			res, err := c.s.db.ExecContext(ctx, srv.prefix+"DELETE FROM lock_member WHERE namespace=? AND member=? AND beat=? AND "+srv.sound,
+				id.Namespace, id.Member, beat)
+			if err == nil {
+				var n int64
+				n, err = res.RowsAffected()
+				removed = n > 0
+			}
+			return err
+		}); err != nil || !removed {
 			return nil, err
 		}
 		// By the primary key, as there is no index on the lease; this is rare.
@@ -201,7 +216,7 @@ func (c *cleaner) bury(ctx context.Context, id memberID, beat uint64, who slog.A
 		q.int(mostOrphans)
 		return all, c.s.db.SelectContext(ctx, &all, q.String())
 	})
-	if err != nil {
+	if err != nil || !removed {
 		return err
 	}
 	now := time.Now()
@@ -244,7 +259,7 @@ func (c *cleaner) free(ctx context.Context) error {
 		}
 		_, err := background(c.s, ctx, c.s.timeout, func(ctx context.Context, srv *server) (int64, error) {
 			return c.s.write(ctx, srv, "UPDATE lock_record SET expire_at="+released+" WHERE "+named+
-				" AND lease_id=? AND expire_at<=UTC_TIMESTAMP(6)", o.Namespace, o.Resource, o.Key, o.Lease)
+				" AND lease_id=? AND expire_at<=UTC_TIMESTAMP(6) AND "+srv.sound, o.Namespace, o.Resource, o.Key, o.Lease)
 		})
 		if err != nil {
 			c.orphans = append(later, c.orphans[i:]...)

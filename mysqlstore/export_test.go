@@ -12,7 +12,7 @@ func (s *Store) SetPace(beat, silent, sweep, keep time.Duration) {
 
 // Sweep deletes old rows at once.
 func (s *Store) Sweep(ctx context.Context) (int64, error) {
-	return s.sweep(ctx, func(context.Context) bool { return true })
+	return s.sweep(ctx, new(sweeping), func(context.Context) bool { return true })
 }
 
 // Floor is the latest time of the server that the store knows of.

@@ -19,7 +19,7 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	// No lease is longer, so a longer time to keep it would shorten none either.
 	// Rounded up to what the column holds.
 	req.Keep = (min(req.Keep, contract.MaxTTL) + time.Microsecond - 1).Truncate(time.Microsecond)
-	srv, err := s.ready(ctx, until)
+	srv, err := s.known(ctx, until)
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
@@ -94,7 +94,7 @@ func (s *Store) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Recor
 	if err := contract.CheckName(name); err != nil {
 		return tierlock.Record{}, invalid("inspect", name, err)
 	}
-	_, err := s.ready(ctx, until)
+	_, err := s.known(ctx, until)
 	if err != nil {
 		return tierlock.Record{}, failed("inspect", name, err)
 	}

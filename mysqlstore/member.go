@@ -119,12 +119,21 @@ func (m *member) tell(ctx context.Context, err error) {
 // learns the latest time that they know of the server.
 func (m *member) beat(ctx context.Context) (members int, err error) {
 	s := m.s
+	if srv := s.server.Load(); srv != nil && time.Since(srv.asked) > 6*s.pace.beat {
+		if _, err := background(s, ctx, s.timeout, func(ctx context.Context, _ *server) (int, error) { return 0, s.askAnew(ctx) }); err != nil {
+			return 0, err
+		}
+	}
 	_, err = background(s, ctx, s.timeout, func(ctx context.Context, srv *server) (int64, error) {
 		// The number that comes back is that of the beat: a row was written.
-		return s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
-			"VALUES (?,?,LAST_INSERT_ID(1),?,?,?,?,?,UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE "+
+		beat, err := s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
+			"SELECT ?,?,LAST_INSERT_ID(1),?,?,?,?,?,UTC_TIMESTAMP(6) FROM DUAL WHERE "+srv.sound+" ON DUPLICATE KEY UPDATE "+
 			"beat=LAST_INSERT_ID(beat+1),floor=GREATEST(floor,VALUES(floor)),holds=VALUES(holds)",
 			m.Namespace, m.ID, s.floor.Load(), m.Holds(), clip(m.App, 64), clip(m.Host, 255), m.PID)
+		if err == nil && beat == 0 {
+			err = errNoEffect // the next beat may have another connection
+		}
+		return beat, err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("beat of member %s: %w", m.ID, err)
@@ -150,7 +159,7 @@ func (m *member) leave() {
 	s := m.s
 	_, _ = background(s, context.Background(), s.timeout, func(ctx context.Context, srv *server) (int64, error) {
 		m.cleaner.resign(ctx, srv)
-		return s.write(ctx, srv, "DELETE FROM lock_member WHERE namespace=? AND member=?", m.Namespace, m.ID)
+		return s.write(ctx, srv, "DELETE FROM lock_member WHERE namespace=? AND member=? AND "+srv.sound, m.Namespace, m.ID)
 	})
 }
 

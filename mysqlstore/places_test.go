@@ -16,12 +16,22 @@ import (
 
 // Calls that hang, here for rows that somebody's open transaction has locked, are
 // as many as there are places, and more wait behind them. Renewals of other locks
-// are done all the same.
+// are done all the same, also through a pool of few connections.
 func TestHangingCallsLeaveRoomForRenewals(t *testing.T) {
+	t.Parallel()
+	for _, connections := range []int{0, 4} {
+		t.Run(fmt.Sprint(connections), func(t *testing.T) { hangingCallsLeaveRoom(t, connections) })
+	}
+}
+
+func hangingCallsLeaveRoom(t *testing.T, connections int) {
 	t.Parallel()
 	srv := rig.MariaDB(t)
 	migrate(t, srv)
-	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 2 * time.Second})
+	db := pool(t, srv.DSN(""))
+	db.SetMaxOpenConns(connections)
+	s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: time.Second})
+	t.Cleanup(s.Close)
 	const hot = 60
 	for i := range hot {
 		mustAcquire(t, s, ask(fmt.Sprint("hot", i), "h", time.Hour))
@@ -54,7 +64,7 @@ func TestHangingCallsLeaveRoomForRenewals(t *testing.T) {
 		})
 	}
 	gaveUp.Wait()
-	for range 5 {
+	for range 10 {
 		res := s.Renew(ctx, []tierlock.RenewRequest{{Name: mine.Name, Lease: "m", TTL: time.Hour}})
 		if res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
 			t.Errorf("renewal of another lock: got %v; wanted owned", res[0])

@@ -51,7 +51,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	if todo == nil {
 		return results
 	}
-	srv, err := s.ready(ctx, until)
+	srv, err := s.known(ctx, until)
 	if err != nil {
 		for _, i := range todo {
 			results[i].Err = failed("renew", reqs[i].Name, err)

@@ -2,10 +2,13 @@ package mysqlstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tierlock/tierlock"
 )
 
 // server is what has to be known of a server before the first lock.
@@ -27,13 +30,42 @@ type server struct {
 	sound string
 	// The statements that take a lock.
 	takePlain, takeExplicit string
+	// asked is when all that was found out, and era of which connections.
+	asked time.Time
+	era   uint64
 }
 
-// ask finds out what the server is, and refuses one that the statements would
-// not be right on.
+// doubted tells that there may be another server by now: connections were lost
+// since it was asked. It is not asked more often than processes beat.
+func (s *Store) doubted(srv *server) bool {
+	return srv.era != s.era.Load() && time.Since(srv.asked) > s.pace.beat
+}
+
+// askAnew asks a server that was not doubted. A pool of which all connections
+// were idle reaches another after a failover, and nobody notices.
+func (s *Store) askAnew(ctx context.Context) error {
+	_, err := s.inquire(ctx)
+	if errors.Is(err, tierlock.ErrMisconfigured) {
+		s.era.Add(1) // who wants a lock has to ask, and is told
+	}
+	return err
+}
+
+// ask finds out what the server is, where that is not known.
 func (s *Store) ask(ctx context.Context) (*server, error) {
-	if srv := s.server.Load(); srv != nil {
+	if srv := s.server.Load(); srv != nil && !s.doubted(srv) {
 		return srv, nil
+	}
+	return s.inquire(ctx)
+}
+
+// inquire finds out what the server is, and refuses one that the statements would
+// not be right on. The table of members is needed by the first time only.
+func (s *Store) inquire(ctx context.Context) (*server, error) {
+	last := s.server.Load()
+	floor := "0"
+	if last == nil {
+		floor = "COALESCE((SELECT MAX(floor) FROM lock_member), 0)"
 	}
 	var row struct {
 		Version    string  `db:"version"`
@@ -49,11 +81,11 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 	era, began := s.era.Load(), time.Now()
 	err := s.db.GetContext(ctx, &row, "SELECT @@version AS version, @@session.autocommit AS autocommit, "+
 		"@@session.innodb_lock_wait_timeout AS lock_wait, @@session.character_set_client AS client, @@session.character_set_connection AS connection, "+now+" AS now, SLEEP(0.01) AS slept, "+passed+" AS passed, "+
-		"COALESCE((SELECT MAX(floor) FROM lock_member), 0) AS floor")
+		floor+" AS floor")
 	if err != nil {
 		return nil, err
 	}
-	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second, sound: "@@autocommit=1 AND @@character_set_client=@@character_set_connection"}
+	srv := &server{version: row.Version, lockWait: time.Duration(row.LockWait) * time.Second, asked: began, era: era, sound: "@@autocommit=1 AND @@character_set_client=@@character_set_connection"}
 	maria := strings.Contains(strings.ToLower(row.Version), "mariadb")
 	oldest := [3]int{8, 0, 19}
 	if maria {
@@ -81,7 +113,7 @@ func (s *Store) ask(ctx context.Context) (*server, error) {
 	if srv.lockWait > time.Second {
 		if maria {
 			srv.prefix, srv.lockWait = "SET STATEMENT innodb_lock_wait_timeout=1 FOR ", time.Second
-		} else {
+		} else if last == nil || last.lockWait != srv.lockWait {
 			s.log.Warn("tierlock: mysql: a statement may wait long for a row, and take effect after its caller has gone; add innodb_lock_wait_timeout=1 to the parameters of the DSN",
 				"innodb_lock_wait_timeout", fmt.Sprint(srv.lockWait))
 		}

@@ -25,7 +25,8 @@ type Options struct {
 	// connections that the store takes from the pool; the background work takes
 	// one more for each Locker. A quarter, and one at least, is kept for
 	// renewals, so that calls that hang take no other lock's lease away. 0 means
-	// 32; the least is 2.
+	// 32; the least is 2, and the most is what the pool may open when New is
+	// called (SetMaxOpenConns), since what waits for a connection waits for all.
 	MaxCalls int
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
@@ -117,6 +118,11 @@ func New(db *sqlx.DB, opt Options) *Store {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	if db != nil {
+		if most := db.Stats().MaxOpenConnections; most > 0 {
+			opt.MaxCalls = min(opt.MaxCalls, most)
+		}
+	}
 	own := max(1, opt.MaxCalls/4)
 	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
 	return s
@@ -189,12 +195,22 @@ func (s *Store) raise(server int64) {
 	}
 }
 
-// ready makes sure that the server has been asked what has to be known of it.
+// known gives what was found out of the server. It serves what keeps and ends
+// holds, also while the server is doubted.
+func (s *Store) known(ctx context.Context, until time.Time) (*server, error) {
+	if srv := s.server.Load(); srv != nil {
+		return srv, nil
+	}
+	return s.ready(ctx, until)
+}
+
+// ready makes sure that the server has been asked what has to be known of it,
+// before a lock is taken.
 func (s *Store) ready(ctx context.Context, until time.Time) (*server, error) {
 	if s.wrong != nil {
 		return nil, s.wrong
 	}
-	if srv := s.server.Load(); srv != nil {
+	if srv := s.server.Load(); srv != nil && !s.doubted(srv) {
 		return srv, nil
 	}
 	if ctx.Err() != nil {
