@@ -278,12 +278,13 @@ func TestDatabaseStopped(t *testing.T) {
 
 // The database is killed and started again, in mid hold and while a waiter is
 // there: the hold goes on, since committed rows are there and a lease outlasts the
-// restart, and the waiter has the lock after it.
+// restart, though a renewal failed meanwhile; and the waiter has the lock after it.
 func TestDatabaseKilledAndStarted(t *testing.T) {
 	t.Parallel()
 	d := mysqlDeployment(t)
 	res := tierlock.Resource{Name: "job", TTL: 30 * time.Second}
-	a, b := newLocker(t, d.open(t, d.addr), res), newLocker(t, d.open(t, d.addr), res)
+	s := newSpy(d.open(t, d.addr))
+	a, b := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
 	warm(t, b)
 	k := mustLock(t, a, "job", "k", tierlock.TTL(9*time.Second))
 	got := make(chan *tierlock.Lock, 1)
@@ -296,9 +297,11 @@ func TestDatabaseKilledAndStarted(t *testing.T) {
 	}()
 	time.Sleep(300 * time.Millisecond)
 	d.Kill()
+	killed := time.Now()
 	_, err := b.TryLock(bg, "job", "other")
 	wantIs(t, "TryLock without a database", err, tierlock.ErrUnavailable)
-	time.Sleep(500 * time.Millisecond)
+	rig.Eventually(t, patience, "a renewal is tried without a database", func() bool { return s.renewedAfter(k.Token().Lease, killed) > 0 })
+	time.Sleep(100 * time.Millisecond)
 	d.Start()
 	select {
 	case <-got:
