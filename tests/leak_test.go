@@ -24,7 +24,7 @@ func TestNoGoroutinePerCycle(t *testing.T) {
 		const workers = 8
 		cycles := 10_000
 		if d.tier == tierlock.MySQL {
-			cycles = 3_000 // each commits twice
+			cycles = 2_000 // each commits twice
 		}
 		alone := d.clients(t)
 		t.Run("cycles", func(t *testing.T) {
