@@ -27,6 +27,8 @@ type Options struct {
 	// renewals, so that calls that hang take no other lock's lease away. 0 means
 	// 32; the least is 2, and the most is what the pool may open when New is
 	// called (SetMaxOpenConns), since what waits for a connection waits for all.
+	// A call's wait for its turn counts against CallTimeout: over a way of 30 ms,
+	// 500 calls at once take more than 600 ms with 32.
 	MaxCalls int
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
