@@ -16,8 +16,8 @@ func TestClockSteppedForwardEndsNoLease(t *testing.T) {
 	migrate(t, srv)
 	a, b := open(t, srv.DSN(""), calm), open(t, srv.DSN(""), calm)
 	const ttl = 6 * time.Second
+	began := time.Now() // before it is sent: the lease begins when the server executes it
 	first := mustAcquire(t, a, ask("k", "a", ttl))
-	began := time.Now()
 	mustAcquire(t, b, ask("warm", "w", time.Second))
 	clock.Step(time.Hour)
 	for n := 0; ; n++ {
@@ -27,7 +27,9 @@ func TestClockSteppedForwardEndsNoLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		if res.Granted {
-			if lived := time.Since(began); lived < ttl-10*time.Millisecond {
+			if lived := time.Since(began); lived < ttl-100*time.Millisecond {
+				// The time that b explains is late by what its requests were on
+				// their way, at the best; beliefs end a tenth sooner.
 				t.Errorf("granted to another after %v; wanted not before %v, whatever the clock shows", lived, ttl)
 			}
 			if res.Token.Fence <= first.Fence {

@@ -32,7 +32,7 @@ func TestDaylightSaving(t *testing.T) {
 			offset += step
 		}
 		set(at.Add(-time.Minute))
-		// Of this time of the year: who has known another does not believe the step.
+		// Who has known the clock would not believe the months between.
 		s, other := open(t, srv.DSN(""), calm), open(t, srv.DSN(""), calm)
 		for _, k := range []string{"renewed", "released"} {
 			mustAcquire(t, s, ask(day+k, "l", time.Hour))

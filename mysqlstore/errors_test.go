@@ -132,6 +132,7 @@ func TestBadConstruction(t *testing.T) {
 	t.Parallel()
 	for what, s := range map[string]*mysqlstore.Store{
 		"the pool is nil": mysqlstore.New(nil, mysqlstore.Options{}),
+		"pool is nil":     mysqlstore.New(&sqlx.DB{}, mysqlstore.Options{}),
 		"CallTimeout":     mysqlstore.New(&sqlx.DB{}, mysqlstore.Options{CallTimeout: -1}),
 		"MaxCalls":        mysqlstore.New(&sqlx.DB{}, mysqlstore.Options{MaxCalls: -1}),
 	} {

@@ -105,7 +105,7 @@ func New(db *sqlx.DB, opt Options) *Store {
 		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
 		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
-	if db == nil {
+	if db == nil || db.DB == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
 	}
 	if s.wrong != nil {
@@ -120,7 +120,7 @@ func New(db *sqlx.DB, opt Options) *Store {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	if db != nil {
+	if s.wrong == nil {
 		if most := db.Stats().MaxOpenConnections; most > 0 {
 			opt.MaxCalls = min(opt.MaxCalls, most)
 		}
