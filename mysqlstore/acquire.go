@@ -24,7 +24,9 @@ const (
 type attempt struct {
 	req *tierlock.AcquireRequest
 	srv *server
-	// id marks the row as written by this attempt.
+	// id marks the row as written by the statement sent last. Each has its own:
+	// to one that is refused, the mark of the one before would look like its own,
+	// and the refused one would write.
 	id uint64
 	// bound is the latest time of the server at which the grant is wanted, end
 	// the same by the local clock, which is not stepped, and budget how long it
@@ -69,7 +71,7 @@ func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 }
 
 func newAttempt(req *tierlock.AcquireRequest) *attempt {
-	return &attempt{req: req, id: rand.Uint64(),
+	return &attempt{req: req,
 		head: string(contract.AppendText([]byte(`{"lease":`), req.Token.Lease)) + `,"fence":"`,
 		tail: string(contract.AppendRest(nil, &req.Token)),
 	}
@@ -196,7 +198,7 @@ const granted = 1
 // longer, and leaves any other as it is.
 //
 // Assignments run from left to right and see what the former have written. So
-// the decision is made once, in the first: the mark of this attempt is written
+// the decision is made once, in the first: the mark of this statement is written
 // or is not. Two readings of a clock that moves could differ. expire_at comes
 // last, since the others ask whether the lock was free.
 //
@@ -242,6 +244,7 @@ func takeStatement(entries, session string) string {
 func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
 	req := a.req
 	ttl := req.TTL.Microseconds()
+	a.id = rand.Uint64()
 	args := make([]any, 0, 26)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
 )

@@ -259,7 +259,7 @@ func (c *cleaner) free(ctx context.Context) error {
 		}
 		_, err := background(c.s, ctx, c.s.timeout, func(ctx context.Context, srv *server) (int64, error) {
 			return c.s.write(ctx, srv, "UPDATE lock_record SET expire_at="+released+" WHERE "+named+
-				" AND lease_id=? AND expire_at<=UTC_TIMESTAMP(6) AND "+srv.sound, o.Namespace, o.Resource, o.Key, o.Lease)
+				" AND lease_id=? AND expire_at<=LEAST(UTC_TIMESTAMP(6),"+given+") AND "+srv.sound, o.Namespace, o.Resource, o.Key, o.Lease, c.s.explained())
 		})
 		if err != nil {
 			c.orphans = append(later, c.orphans[i:]...)

@@ -3,6 +3,8 @@ package mysqlstore
 import (
 	"context"
 	"time"
+
+	"github.com/tierlock/tierlock"
 )
 
 // SetPace makes the background work of a store faster, before it is registered.
@@ -17,3 +19,24 @@ func (s *Store) Sweep(ctx context.Context) (int64, error) {
 
 // Floor is the latest time of the server that the store knows of.
 func (s *Store) Floor() int64 { return s.floor.Load() }
+
+// TakeAgainLate takes a lock, calls between, and sends the statement of the same
+// attempt once more, wanted for another 100 ms. It returns both answers.
+func (s *Store) TakeAgainLate(ctx context.Context, req tierlock.AcquireRequest, between func()) (first, second int64, err error) {
+	srv, err := s.ready(ctx, time.Now().Add(s.timeout))
+	if err != nil {
+		return 0, 0, err
+	}
+	a := newAttempt(&req)
+	a.srv, a.bound, a.budget = srv, never, time.Minute.Microseconds()
+	if first, err = s.take(ctx, a); err != nil {
+		return first, 0, err
+	}
+	between()
+	if a.bound, err = s.clockNow(ctx); err != nil {
+		return first, 0, err
+	}
+	a.bound += 100_000
+	second, err = s.take(ctx, a)
+	return first, second, err
+}

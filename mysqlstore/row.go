@@ -133,7 +133,7 @@ func (e entries) text() string {
 }
 
 // state is the answer about a lease that a statement did not find to be the
-// owner; retry says that by now it is.
+// owner; owned says that by now it is.
 func (r *row) state(lease string, explicit bool) (state tierlock.Ownership, owned bool) {
 	if !r.live() {
 		return tierlock.LeaseGone, false
