@@ -60,13 +60,16 @@ const (
 	larger             // with -degrade.large
 )
 
-func (z size) skip(t *testing.T) {
-	switch {
-	case z == larger && !*large:
-		t.Skip("needs -degrade.large")
-	case z == full && (raceOn || testing.Short()):
-		t.Skip("is searched without -race and -short")
+// wanted tells whether this run has the time for it. A run names what it leaves
+// out, see TestWhatIsSearched.
+func (z size) wanted() bool {
+	switch z {
+	case larger:
+		return *large
+	case full:
+		return !raceOn && !testing.Short()
 	}
+	return true
 }
 
 // scopes are searched to the end.
@@ -111,8 +114,10 @@ var scopes = []struct {
 
 func TestExclusion(t *testing.T) {
 	for _, c := range scopes {
+		if !c.size.wanted() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
-			c.size.skip(t)
 			start := cpu()
 			q := search{scope: c.scope}
 			q.run()
@@ -125,6 +130,23 @@ func TestExclusion(t *testing.T) {
 			t.Logf("%d states, %d steps deep, %.1f s", q.states, q.depth, (cpu() - start).Seconds())
 		})
 	}
+}
+
+// Every run searches something, and names what it leaves out.
+func TestWhatIsSearched(t *testing.T) {
+	var made, left []string
+	for _, c := range scopes {
+		if c.size.wanted() {
+			made = append(made, c.name)
+		} else {
+			left = append(left, c.name)
+		}
+	}
+	if len(made) == 0 {
+		t.Error("nothing is searched")
+	}
+	t.Logf("searched: %s", strings.Join(made, ", "))
+	t.Logf("left to a run without -race and -short, or with -degrade.large: %s", strings.Join(left, ", "))
 }
 
 // Every field of a machine and of a hold is in Canon or cannot matter for

@@ -57,8 +57,10 @@ var mutations = []struct {
 
 func TestEachRuleIsNeeded(t *testing.T) {
 	for _, c := range mutations {
+		if !c.size.wanted() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
-			c.size.skip(t)
 			s := c.scope
 			c.off(&s.rules, &s.broken)
 			start := cpu()
@@ -91,8 +93,10 @@ var implied = []struct {
 
 func TestImpliedRules(t *testing.T) {
 	for _, c := range implied {
+		if !c.size.wanted() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
-			c.size.skip(t)
 			s := c.scope
 			c.off(&s.rules, &s.broken)
 			q := search{scope: s}

@@ -97,17 +97,23 @@ func TestRandomWalks(t *testing.T) {
 	t.Logf("%d steps, %d openings", made, opens)
 }
 
-// Such walks are able to find something, if much less than a search: the rules
-// whose absence takes a rare order of events they do not miss.
+// Such walks are able to find something, if much less than a search: rules whose
+// absence takes a rare order of events are beyond them.
 func TestRandomWalksFind(t *testing.T) {
-	for name, off := range map[string]func(*scope){
-		"a drain is opened at once": func(s *scope) { s.rules.OpenAtOnce = true },
-		"grants need no permit":     func(s *scope) { s.rules.GrantAnyPermit = true },
+	for _, c := range []struct {
+		name string
+		size size
+		off  func(*scope)
+	}{
+		{"grants need no permit", small, func(s *scope) { s.rules.GrantAnyPermit = true }},
+		{"a drain is opened at once", full, func(s *scope) { s.rules.OpenAtOnce = true }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			full.skip(t)
+		if !c.size.wanted() {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
 			s := everything
-			off(&s)
+			c.off(&s)
 			wrong, trace, made, _ := walk(s, *walkSeed, 150, time.Minute)
 			if wrong == "" {
 				t.Fatalf("nothing was found in %d steps", made)
