@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tierlock/tierlock/degrade"
@@ -193,6 +195,14 @@ func (f *fakeRun) told(kind degrade.EventKind) (n int, last degrade.Event) {
 		}
 	}
 	return n, last
+}
+
+// faults are the calls of OnError so far.
+func (f *fakeRun) faults() []string {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.errs)
 }
 
 // take begins an exclusive hold of 30 s now.

@@ -149,8 +149,8 @@ func TestRunnerWithoutArbiter(t *testing.T) {
 			if r.Belief("h") > r.now() {
 				t.Error("belief outlives the permit")
 			}
-			if n := len(r.errs); n != 2 { // polls and refreshes
-				t.Errorf("told %d errors: %v", n, r.errs)
+			if n := len(r.faults()); n != 2 { // polls and refreshes
+				t.Errorf("told %d errors: %v", n, r.faults())
 			}
 			db.set(func(f *fakeDB) { f.down, f.hang = false, false })
 			took := waitFor(t, 5*time.Second, "a permit again", r.grantsOn(degrade.Redis))
@@ -158,8 +158,8 @@ func TestRunnerWithoutArbiter(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 			time.Sleep(2 * time.Second)
-			if n := len(r.errs); n != 4 {
-				t.Errorf("told %d errors: %v", n, r.errs)
+			if n := len(r.faults()); n != 4 {
+				t.Errorf("told %d errors: %v", n, r.faults())
 			}
 			if r.Belief("h") > r.now() {
 				t.Error("belief came back")
