@@ -25,6 +25,7 @@ type hold struct {
 	token    Token // does not change once the lease is granted
 	explicit bool
 	place    place
+	backend  *backend         // the store that granted the lease
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
 
@@ -177,20 +178,20 @@ func (h *hold) release(exceeded error) error {
 
 	sent := time.Now()
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
-	part := l.store.part(h.name)
-	state, err := l.store.Release(ctx, req)
-	l.report(part, h.name, err)
+	part := h.backend.part(h.name)
+	state, err := h.backend.Release(ctx, req)
+	part.report(h.name, err)
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
 		// what is kept.
-		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+l.store.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
+		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+h.backend.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
 	}
 	if err != nil || sent.Before(h.settled) {
 		// Not confirmed; or an earlier attempt of this acquisition, whose
 		// answer was lost, may still be executed and grant the lease anew.
 		// The lease may have its whole TTL by a renewal sent just before.
-		l.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
+		h.backend.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
 			until: laterOf(sent, h.settled).Add(h.token.TTL + l.cfg.CallTimeout)})
 	}
 	switch {
@@ -333,56 +334,6 @@ type notHeldError struct{ state Ownership }
 
 func (e *notHeldError) Error() string { return "store says " + e.state.String() }
 func (e *notHeldError) Unwrap() error { return watchdog.ErrNotHeld }
-
-// renew is what the watchdog calls with the leases that are due.
-func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
-	reqs := make([]RenewRequest, len(batch))
-	for i, r := range batch {
-		h := r.Lease.Value().(*hold)
-		reqs[i] = RenewRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, TTL: r.TTL}
-	}
-	parts := make([]*part, len(reqs)) // as they are before the call
-	for i := range reqs {
-		parts[i] = l.store.part(reqs[i].Name)
-	}
-	sent := time.Now()
-	results := l.store.Renew(ctx, reqs)
-	errs := make([]error, len(batch))
-	for i, r := range batch {
-		switch {
-		case i >= len(results):
-			errs[i] = fmt.Errorf("%w: no result for a renewal", ErrUnavailable)
-		case results[i].Err != nil:
-			errs[i] = results[i].Err
-		case results[i].State != LeaseOwned:
-			errs[i] = &notHeldError{results[i].State}
-		}
-		if errs[i] != nil && !errors.Is(errs[i], watchdog.ErrNotHeld) {
-			r.Lease.Value().(*hold).unanswered.Store(true)
-		}
-	}
-	// One batch is one call to each part: it counts once, as a failure only if
-	// nothing in it was answered.
-	verdicts := make(map[*part]int, 1) // which renewal speaks for the part
-	answered := func(i int) bool { return errs[i] == nil || errors.Is(errs[i], watchdog.ErrNotHeld) }
-	for i, p := range parts {
-		if said, seen := verdicts[p]; !seen || !answered(said) && answered(i) {
-			verdicts[p] = i
-		}
-	}
-	for p, i := range verdicts {
-		var verdict error
-		if !answered(i) {
-			verdict = errs[i]
-		}
-		// A call that was cut short because belief was about to end says nothing.
-		// (The watchdog's clock for the call began a moment before ours.)
-		if verdict == nil || ctx.Err() == nil || time.Since(sent) >= l.cfg.CallTimeout*9/10 {
-			l.report(p, reqs[i].Name, verdict)
-		}
-	}
-	return errs
-}
 
 // watch puts the lease under the watchdog.
 func (h *hold) watch(c call) {
