@@ -31,6 +31,7 @@ func (r *ResourceHandle) lock(ctx context.Context, key string, opts []Option, tr
 	labels := Labels{App: r.locker.cfg.App, Resource: r.cfg.Name, Tier: a.at.backend.Tier()}
 	ctx = n.acquireStart(ctx, AcquireStart{Labels: labels, Key: key, At: a.start})
 	k, err := a.run(ctx)
+	labels.Tier = a.at.backend.Tier()
 	if f := o.AcquireEnd; f != nil {
 		e := AcquireEnd{Labels: labels, Key: key, At: time.Now(), Token: k.Token(), Err: err,
 			Waited: time.Since(a.start), Latency: a.latency}
@@ -59,10 +60,14 @@ type acquisition struct {
 	hold    *hold
 	latency time.Duration
 
-	timer  *time.Timer // over the wait; made when there is first something to wait for
-	held   bool        // a store, or a hold in this process, said so during this wait
-	holder Token       // and by whom
-	failed error       // the store's last failure, nil after an answer
+	timer      *time.Timer     // over the wait; made when there is first something to wait for
+	moved      <-chan struct{} // closed when the mode of the chain changes; nil outside one
+	drain      uint16          // the drain that it waits for, and since when
+	drainSince time.Time
+
+	held   bool  // a store, or a hold in this process, said so during this wait
+	holder Token // and by whom
+	failed error // the store's last failure, nil after an answer
 
 	cut         bool      // the last call was cut short by our own limits
 	over        bool      // the place is lost: no further attempt
@@ -83,7 +88,7 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
-	if !a.call.untilDone && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
+	if !a.call.untilDone && !a.resource.chained && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
 		return nil, a.refusal(a.downError())
 	}
 	defer func() {
@@ -133,7 +138,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 	for {
 		changed := a.at.backend.changed() // before the look at it
 		var told <-chan struct{}
-		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone {
+		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone && !r.chained {
 			k := a.hold.place.knows()
 			if !k.active && !k.held {
 				return a.downError()

@@ -128,6 +128,11 @@ func (b *backend) Renew(ctx context.Context, reqs []RenewRequest) []RenewResult 
 
 func (b *backend) Release(ctx context.Context, req ReleaseRequest) (Ownership, error) {
 	state, err := b.Store.Release(ctx, req)
+	if refusedByMode(err) {
+		// What is there is not ours, or no longer counts: there is nothing to free,
+		// and no loss in that.
+		return LeaseOwned, nil
+	}
 	return state, ofCall(err)
 }
 
@@ -142,7 +147,7 @@ func (b *backend) Inspect(ctx context.Context, name Name) (Record, error) {
 // and is not to be reported.
 func (p *part) report(n Name, err error) {
 	b := p.backend
-	if err == nil || errors.Is(err, ErrMisconfigured) || errors.Is(err, ErrLate) {
+	if err == nil || errors.Is(err, ErrMisconfigured) || errors.Is(err, ErrLate) || refusedByMode(err) {
 		p.answered()
 		if b.split != nil {
 			b.openParts(func(p *part) {
@@ -157,6 +162,7 @@ func (p *part) report(n Name, err error) {
 	p.lastErr.Store(&last)
 	p.failed.Store(&failed)
 	b.lastErr.Store(&last)
+	b.locker.chain.suspect(b)
 	if p.breaker.Failure(time.Now()) {
 		b.open.Add(1)
 		b.changeTo(err)

@@ -71,6 +71,13 @@ func (l *Locker) Close(ctx context.Context) error {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
 	}
 	l.dog.Close()
+	if l.chain != nil {
+		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		if err := l.chain.close(off); err != nil {
+			problems = append(problems, err)
+		}
+		stop()
+	}
 	if len(l.leave) > 0 {
 		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
 		for _, leave := range l.leave {

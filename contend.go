@@ -48,6 +48,18 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 		if err := a.stopped(ctx, now); err != nil {
 			return nil, err
 		}
+		switch turn, err := a.steer(ctx, now); {
+		case err != nil:
+			return nil, err
+		case turn == turnAgain:
+			continue
+		case turn == turnElsewhere:
+			if watch != nil {
+				watch.Close()
+				watch = nil
+			}
+			watchAt, read, failures = time.Time{}, false, 0
+		}
 		if part := a.at.backend.part(a.name); !part.breaker.Allow(now) { // it may be another by now
 			if !a.patient() {
 				return nil, a.downError()
@@ -151,10 +163,11 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 		a.held, a.holder, a.failed = true, res.Token, nil
 		a.hold.place.answer(true, res.Token, nil)
 		return nil, res.Left, nil
-	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured):
-		// Answers, too: the store is up. Late means that nothing was changed;
-		// what a misconfigured store did before it failed is not known.
-		if !errors.Is(err, ErrLate) {
+	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured), refusedByMode(err):
+		// Answers, too: the store is up. Late means that nothing was changed, and
+		// so does another mode; what a misconfigured store did before it failed is
+		// not known.
+		if !errors.Is(err, ErrLate) && !refusedByMode(err) {
 			a.refusedOnly = a.refusedOnly || !a.dirty
 			a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		}
@@ -201,6 +214,10 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		return nil, errLateGrant
 	}
 	h.token, h.sent, h.settled, h.backend = res.Token, sent, a.settled, a.at.backend
+	if a.resource.chained && !l.chain.enter(h, a.at, sent, a.call) {
+		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
+		return nil, errModeChanged
+	}
 	k, err := h.open(ctx, 0)
 	if err != nil {
 		return nil, err // cannot be: nobody else knows the hold
@@ -259,12 +276,15 @@ func (a *acquisition) failure(ctx context.Context, err error) error {
 	return nil
 }
 
+var errModeChanged = fmt.Errorf("%w: locks began to move to another store during the grant, or the permit ended", ErrUnavailable)
+
 var errLateGrant = fmt.Errorf("%w: the grant came too late", ErrUnavailable)
 
 // patient reports whether the call goes on while the store is down: only if
-// it was told to, or if it already waits for a key known to be held.
+// it was told to, or if it already waits for a key known to be held, or if another
+// store may soon take over.
 func (a *acquisition) patient() bool {
-	return a.call.untilDone || a.held && !a.call.noWait
+	return a.call.untilDone || (a.held || a.resource.chained) && !a.call.noWait
 }
 
 func (a *acquisition) downError() error {
@@ -336,6 +356,8 @@ func (a *acquisition) pause(ctx context.Context, d time.Duration, signal <-chan 
 	case <-t.C:
 		return nil
 	case <-signal:
+		return errSignal
+	case <-a.moved:
 		return errSignal
 	case <-a.waitOver():
 		return errWaitOver

@@ -26,6 +26,7 @@ type hold struct {
 	explicit bool
 	place    place
 	backend  *backend         // the store that granted the lease
+	chained  *chainHold       // its part in a chain, nil outside one
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
 
@@ -177,21 +178,26 @@ func (h *hold) release(exceeded error) error {
 	}
 
 	sent := time.Now()
-	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
-	part := h.backend.part(h.name)
-	state, err := h.backend.Release(ctx, req)
+	at, keep := h.at(), h.keep(sent)
+	if h.chained != nil {
+		h.chained.leave()
+		at = h.chained.give(sent.Add(keep))
+	}
+	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: keep, Place: at.place}
+	part := at.backend.part(h.name)
+	state, err := at.backend.Release(ctx, req)
 	part.report(h.name, err)
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
 		// what is kept.
-		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+h.backend.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
+		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+at.backend.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
 	}
 	if err != nil || sent.Before(h.settled) {
 		// Not confirmed; or an earlier attempt of this acquisition, whose
 		// answer was lost, may still be executed and grant the lease anew.
 		// The lease may have its whole TTL by a renewal sent just before.
-		h.backend.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
+		at.backend.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
 			until: laterOf(sent, h.settled).Add(h.token.TTL + l.cfg.CallTimeout)})
 	}
 	switch {
@@ -253,6 +259,9 @@ func (h *hold) finish(cause error) {
 	for _, k := range handles {
 		k.cancel(cause)
 	}
+	if h.chained != nil && cause != ErrClosed { // then its body may still run
+		h.chained.leave()
+	}
 	h.place.leave()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -303,12 +312,17 @@ func (h *hold) endError(end watchdog.End) error {
 	case watchdog.Limit:
 		return h.exceededError(end.Held)
 	case watchdog.NotHeld:
+		if h.chained != nil && h.chained.endedByMachine() {
+			return &LostError{Token: h.token, Reason: h.chained.lossReason(), Held: end.Held}
+		}
 		state := LeaseGone
 		var not *notHeldError
 		if errors.As(end.Err, &not) {
 			state = not.state
 		}
 		return &LostError{Token: h.token, Reason: lossOfState(state), Held: end.Held, Err: end.Err}
+	case watchdog.Capped:
+		return &LostError{Token: h.token, Reason: h.chained.lossReason(), Held: end.Held, Err: end.Err}
 	case watchdog.Unconfirmed:
 		return &LostError{Token: h.token, Reason: Unconfirmed, Held: end.Held, Err: end.Err}
 	}
@@ -341,6 +355,9 @@ func (h *hold) watch(c call) {
 	spec := watchdog.Spec{
 		Sent: h.sent, TTL: c.ttl, Limit: c.limit, MaxRenewals: h.resource.cfg.MaxRenewals, Value: h,
 		OnEnd: func(end watchdog.End) { h.finish(h.endError(end)) },
+	}
+	if h.chained != nil {
+		spec.Cap = h.chained.cap
 	}
 	if f := l.cfg.Observer.Renewed; f != nil {
 		spec.OnRenewed = func(r watchdog.Renewed) {
@@ -378,6 +395,10 @@ func (h *hold) abandon(k *Lock, cause error) {
 	h.mu.Lock()
 	h.handles, h.releasing = nil, true
 	h.mu.Unlock()
+	if h.chained != nil {
+		h.chained.leave()
+		h.chained.giveAll()
+	}
 	k.cancel(cause)
 	h.finish(ErrReleased)
 }

@@ -23,6 +23,7 @@ type Locker struct {
 	cfg       Config
 	store     *backend   // the first
 	stores    []*backend // all, in the order of the chain
+	chain     *chain     // nil where no arbiter is needed
 	resources map[string]*ResourceHandle
 	lines     *lines
 	dog       *watchdog.Watchdog
@@ -73,8 +74,11 @@ func New(cfg Config) (*Locker, error) {
 	l.store = l.stores[0]
 	l.holder = fmt.Sprintf("%s@%s#%d", cfg.App, host, l.pid)
 	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
+	if cfg.needsArbiter() {
+		l.chain = l.newChain()
+	}
 	for _, r := range cfg.Resources {
-		l.resources[r.Name] = &ResourceHandle{locker: l, cfg: r}
+		l.resources[r.Name] = l.newResource(r)
 	}
 	for _, s := range cfg.Stores {
 		if r, ok := s.(Registrar); ok {
@@ -136,6 +140,10 @@ type ResourceHandle struct {
 	cfg     Resource
 	waiters atomic.Int64
 	holds   atomic.Int64
+
+	chained bool      // its locks go by the mode of the chain
+	floor   Tier      // the lowest tier that its locks may go to
+	best    Guarantee // the most that its holds can be worth
 }
 
 // Name is the resource's name.
@@ -200,7 +208,7 @@ func (r *ResourceHandle) Inspect(ctx context.Context, key string) (Record, error
 	name := r.name(key)
 	callCtx := bound.By(ctx, time.Now().Add(r.locker.cfg.CallTimeout))
 	defer callCtx.End()
-	rec, err := r.locker.store.Inspect(callCtx, name)
+	rec, err := r.inspect(callCtx, name)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", contextError(ctx), err)

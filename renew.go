@@ -14,7 +14,7 @@ import (
 // its own, none waiting for another.
 func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 	errs := make([]error, len(batch))
-	if len(l.stores) == 1 {
+	if l.chain == nil && len(l.stores) == 1 {
 		l.renewAt(ctx, l.store, batch, errs, nil)
 		return errs
 	}
@@ -91,6 +91,14 @@ func (l *Locker) renewAt(ctx context.Context, b *backend, batch []watchdog.Renew
 			verdicts[p] = i
 		}
 	}
+	// The machine is told before the watchdog is.
+	defer func() {
+		for i, r := range batch {
+			if h := r.Lease.Value().(*hold); h.chained != nil {
+				errs[i] = h.chained.renewed(routes[i], watchdog.At(sent), r.TTL, errs[i])
+			}
+		}
+	}()
 	for p, i := range verdicts {
 		var verdict error
 		if !answered(i) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// RunnerConfig is what a [Runner] is made of. All fields but Probe, OnEvent,
-// OnCap and OnError are required.
+// RunnerConfig is what a [Runner] is made of. All fields but Probe and the
+// funcs whose names begin with On are required.
 type RunnerConfig struct {
 	// Machine is the machine's own configuration, with Member and Digest.
 	Machine Config
@@ -34,6 +34,9 @@ type RunnerConfig struct {
 	// OnCap is called, like OnEvent, when beliefs may have become shorter without
 	// an event: whoever keeps timers for them has to look again.
 	OnCap func()
+	// OnAgreed is called, like OnEvent, when the answer of [Machine.Agreed] has
+	// changed; it was true at first.
+	OnAgreed func(agreed bool)
 	// OnError is told when the actions of a kind begin to fail and, with nil, when
 	// they work again. It is called by any goroutine, with no lock held.
 	OnError func(kind Kind, err error)
@@ -57,6 +60,7 @@ type Runner struct {
 	view    view // as of the last change
 	events  []Event
 	failing [kinds]bool
+	differ  bool   // the members have other policies
 	leaving Action // the Leave that was begun; for repeating it
 	left    chan struct{}
 	gone    bool // left is closed
@@ -98,8 +102,8 @@ func (r *Runner) loop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for r.ctx.Err() == nil {
-		begun, events, next := r.step()
-		r.deliver(events, begun)
+		begun, told, next := r.step()
+		r.deliver(told, begun)
 		for _, a := range begun {
 			r.actions.Add(1) // before the loop ends, which Close waits for first
 			go r.carryOut(a)
@@ -112,12 +116,18 @@ func (r *Runner) loop() {
 		case <-r.ctx.Done():
 		}
 	}
-	_, events, _ := r.step()
-	r.deliver(events, nil)
+	_, told, _ := r.step()
+	r.deliver(told, nil)
+}
+
+// news is what the loop has to hand over.
+type news struct {
+	events         []Event
+	agreed, differ bool // the one or the other is new
 }
 
 // step takes one turn of the machine.
-func (r *Runner) step() (begun []Action, events []Event, next time.Duration) {
+func (r *Runner) step() (begun []Action, n news, next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.nowLocked()
@@ -135,8 +145,11 @@ func (r *Runner) step() (begun []Action, events []Event, next time.Duration) {
 	if r.m.closing && !r.m.joined && r.leaving.Kind != Leave {
 		r.goneLocked() // there never was a row
 	}
-	events, r.events = r.events, nil
-	return begun, events, min(r.m.Next(now).Sub(now), time.Hour)
+	n.events, r.events = r.events, nil
+	if differ := !r.m.Agreed(now); differ != r.differ {
+		r.differ, n.differ, n.agreed = differ, differ, !differ
+	}
+	return begun, n, min(r.m.Next(now).Sub(now), time.Hour)
 }
 
 // noteLocked follows each input: it keeps the events for the loop and wakes those
@@ -170,8 +183,11 @@ func (r *Runner) goneLocked() {
 	}
 }
 
-func (r *Runner) deliver(events []Event, begun []Action) {
-	for _, e := range events {
+func (r *Runner) deliver(n news, begun []Action) {
+	if r.cfg.OnAgreed != nil && (n.agreed || n.differ) {
+		r.cfg.OnAgreed(n.agreed)
+	}
+	for _, e := range n.events {
 		if r.cfg.OnEvent != nil {
 			r.cfg.OnEvent(e)
 		}
