@@ -109,9 +109,14 @@ func arbiterSwitches(b *bench) {
 	var stop atomic.Bool
 	for i, p := range ps {
 		wg.Go(func() {
-			for acked := uint16(0); !stop.Load(); {
+			acked := uint16(0)
+			for n := 0; !stop.Load(); n++ {
 				known := now.Load().(degrade.Mode)
 				a := refresh(known)
+				if n%5 == 4 {
+					a = ack(known) // in an open epoch, it comes too late
+					a.From.Drain = true
+				}
 				if known.Drain {
 					if acked == known.Epoch {
 						// Who has acked would like to refresh the epoch before.

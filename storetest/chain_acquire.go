@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -193,11 +192,8 @@ func placeZero(b *bench) {
 	b.release(b.b, h.giveUp(0), tierlock.LeaseOwned)
 	b.isFree(b.a, h.req.Name)
 	// A store may refuse what it cannot number, but must not number it wrong.
-	var res tierlock.AcquireResult
-	var err error
 	req := b.request(b.b, h.req.Name, long)
-	b.in(func(ctx context.Context) { res, err = b.b.Acquire(ctx, req) })
-	switch {
+	switch res, err := b.try(b.b, req); {
 	case err != nil && !errors.Is(err, tierlock.ErrEpoch) && !errors.Is(err, tierlock.ErrMisconfigured):
 		b.Fatalf("Acquire %s without a place after epoch 7: got error %v, want a grant, or ErrEpoch or ErrMisconfigured", req.Name, err)
 	case err == nil && !res.Granted:

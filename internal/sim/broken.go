@@ -14,6 +14,7 @@ type Broken struct {
 	FencesFromClock   bool // … or are the clock's, whatever was there
 	SmallFences       bool // fences are computed in doubles
 	HeldForGood       bool // a grant that was refused for its epoch keeps the others out
+	LateClears        bool // a grant that comes too late frees what it would take
 	EpochIsError      bool // the refusal is any error
 	ReleaseSilent     bool // a release in a chain wakes nobody
 	ZeroRefused       bool // a call without a place is refused after a chain

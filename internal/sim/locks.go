@@ -41,6 +41,9 @@ func (t *table) gone(p tierlock.Place, r row) bool {
 
 func (t *table) acquire(now, latest int64, incarnation string, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	if now > latest {
+		if t.broken.LateClears {
+			t.put(req.Name, row{})
+		}
 		return tierlock.AcquireResult{}, fmt.Errorf("%w: by %d µs", tierlock.ErrLate, now-latest)
 	}
 	p := req.Place
