@@ -225,6 +225,8 @@ func (r *ResourceHandle) name(key string) Name {
 // Status is the state of a Locker, for health checks and debugging.
 type Status struct {
 	Stores []StoreStatus
+	// Chain is the mode in force, nil where no resource goes by one.
+	Chain *ChainStatus
 	// Holds counts the leases that are believed in or being released, Waiters
 	// the calls that wait behind others of this process, Undos the releases
 	// that go on in the background.
@@ -246,6 +248,25 @@ type StoreStatus struct {
 	LastError error
 }
 
+// ChainStatus is where the locks of a chain are kept, as far as this process knows.
+type ChainStatus struct {
+	// Tier is the one in force or, where Draining, the coming one; 0 while nothing
+	// is known.
+	Tier  Tier
+	Epoch uint16
+	// Draining: locks are moving there, and none of an Exclusive resource is given.
+	Draining bool
+	// Permit is how long exclusive locks may be believed in without a further
+	// word from the arbiter; 0 if not at all.
+	Permit time.Duration
+	// ArbiterSilent: MySQL has not answered for three periods of Degrade.Poll.
+	ArbiterSilent bool
+	// RedisDown: three probes of Redis in a row have failed.
+	RedisDown bool
+	// Agreed: all live members have the same policies.
+	Agreed bool
+}
+
 // Status reads the present state. It does no I/O.
 func (l *Locker) Status() Status {
 	s := Status{
@@ -260,6 +281,11 @@ func (l *Locker) Status() Status {
 		}
 		s.Stores = append(s.Stores, st)
 		s.Undos += b.undo.count()
+	}
+	if l.chain != nil {
+		st := l.chain.run.State()
+		s.Chain = &ChainStatus{Tier: tierOf(st.Mode.Tier), Epoch: st.Mode.Epoch, Draining: st.Mode.Drain, Permit: st.Permit,
+			ArbiterSilent: st.Silent, RedisDown: st.RedisDown, Agreed: st.Agreed}
 	}
 	select {
 	case <-l.closing:
