@@ -172,9 +172,16 @@ func (h *chainHold) adoptRequest(at route) (AdoptRequest, bool) {
 
 func (h *chainHold) adopted(to degrade.Ticket, sent watchdog.Instant, ttl time.Duration) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.moved.to != to || h.moved.sent.Sub(sent) < 0 {
+	newer := h.moved.to != to || h.moved.sent.Sub(sent) < 0
+	if newer {
 		h.moved = moved{to, sent, ttl}
+	}
+	same := h.at.ticket.Tier == to.Tier && h.at.ticket.Incarnation == to.Incarnation
+	h.mu.Unlock()
+	// In the same data the key is of the coming epoch now. Renewals for the old one
+	// are refused, and this is one.
+	if lease := h.hold.watched(); lease != nil && newer && same {
+		lease.Move(sent, ttl)
 	}
 }
 
