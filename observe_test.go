@@ -188,9 +188,9 @@ func TestBadObserver(t *testing.T) {
 					start := time.Now()
 					k := mustLock(t, l, "re", "0")
 					first := lockAsync(bg, l, "re", "0", tierlock.UntilDone())
-					synctest.Wait()
+					time.Sleep(100 * time.Millisecond) // also after a slow AcquireStart
 					second := lockAsync(bg, l, "re", "0", tierlock.UntilDone())
-					synctest.Wait()
+					time.Sleep(100 * time.Millisecond)
 					for _, next := range []<-chan result{first, second} { // the second by hand-over
 						mustUnlock(t, k)
 						k = (<-next).k
