@@ -21,7 +21,9 @@ const (
 	// After that the next of this process asks a little later than it could: for
 	// half the time that the others were kept out, and no longer than the round
 	// trips that were saved would have left the key free. Where the store wakes
-	// waiters, they need only a moment.
+	// waiters, they need only a moment. What is shorter than a timer is exact is
+	// left out: the key is then free for a good part of the time anyway.
+	minRest     = time.Millisecond
 	maxRest     = maxHandOverTime / 2
 	maxRestPush = 2 * time.Millisecond
 	// The store is told of a hold by hand-over that lasts for longer than this.
@@ -212,6 +214,9 @@ func (h *hold) rest(now time.Time) {
 	d := min(now.Sub(h.run.began)/2, time.Duration(h.run.count)*h.run.latency, maxRest)
 	if _, push := h.locker.store.Store.(Watcher); push {
 		d = min(d, maxRestPush)
+	}
+	if d < minRest {
+		return
 	}
 	p := &h.place
 	p.shard.mu.Lock()
