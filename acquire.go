@@ -92,16 +92,18 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 	}()
 	a.hold = &hold{locker: l, resource: a.resource, name: a.name, explicit: a.call.holder != ""}
 	a.hold.place.ttl = a.takesOver()
-	l.lines.enter(&a.hold.place, a.name, a.call.holder, a.start)
+	a.queued = l.lines.enter(&a.hold.place, a.name, a.call.holder, a.start)
 	defer func() {
 		if k == nil {
 			a.leave()
 		}
 	}()
-	if !a.hold.place.active() {
-		a.queued = true
-		if err := a.queue(ctx); err != nil {
-			return nil, a.refusal(err)
+	if a.queued {
+		// The turn may have come by now, and a lease with it.
+		if !a.hold.place.active() {
+			if err := a.queue(ctx); err != nil {
+				return nil, a.refusal(err)
+			}
 		}
 		if k, err = a.succeed(ctx); err == nil && k == nil {
 			err = a.giveWay(ctx)

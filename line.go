@@ -85,7 +85,7 @@ type place struct {
 
 // enter gives the caller that place: an active one if the line is free for it,
 // else the last in the queue.
-func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) {
+func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) (queued bool) {
 	s := ls.shard(name)
 	p.shard, p.name, p.explicit, p.since = s, name, explicit, now
 	s.mu.Lock()
@@ -98,10 +98,11 @@ func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) {
 	p.line = ln
 	if ln.active == 0 && ln.first == nil || ln.joinableLocked(explicit) {
 		ln.activateLocked(p)
-		return
+		return false
 	}
 	p.turn = make(chan struct{})
 	ln.pushLocked(p)
+	return true
 }
 
 func (ln *line) pushLocked(p *place) {
