@@ -29,6 +29,7 @@ type hold struct {
 	chained  *chainHold       // its part in a chain, nil outside one
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
+	run      leaseRun
 
 	next, prev *hold // in Locker.holds
 
@@ -37,9 +38,10 @@ type hold struct {
 	mu        sync.Mutex
 	lease     *watchdog.Lease
 	handles   []*Lock
-	live      int   // handles whose caller's context has not ended
-	releasing bool  // the last handle was unlocked; nobody may enter any more
-	cause     error // why the hold ended; nil before
+	live      int         // handles whose caller's context has not ended
+	releasing bool        // the last handle was unlocked; nobody may enter any more
+	cause     error       // why the hold ended; nil before
+	update    *time.Timer // of a hold by hand-over: see updateSoon
 
 	// The first handle and the room for a list of it alone: most holds have no
 	// other, and need no allocations for them.
@@ -139,6 +141,9 @@ func (h *hold) unlock(k *Lock) error {
 		// The context ends before the key is given up: nobody believes in a
 		// lock that another may have.
 		h.finalCause(k)
+		if exceeded == nil && h.handOver() {
+			return nil
+		}
 		return h.release(exceeded)
 	}
 	k.cancel(ErrReleased)
@@ -177,6 +182,7 @@ func (h *hold) release(exceeded error) error {
 		h.finish(loss)
 	}
 
+	h.stopUpdate()
 	sent := time.Now()
 	at, keep := h.at(), h.keep(sent)
 	if h.chained != nil {
@@ -213,6 +219,7 @@ func (h *hold) release(exceeded error) error {
 		// while the release was under way, after an intact hold.)
 		loss = &LostError{Token: h.token, Reason: lossOfState(state), Held: stopped.Sub(h.sent)}
 	}
+	h.rest(answered)
 	if loss != nil {
 		err = loss
 		h.finish(loss)
@@ -222,15 +229,20 @@ func (h *hold) release(exceeded error) error {
 	if err == nil {
 		err = exceeded
 	}
-	held := watchdog.At(answered).Sub(h.sent)
-	if l.notify.wants(slog.LevelDebug, answered) {
+	h.tellReleased(answered, answered.Sub(sent), err)
+	return err
+}
+
+func (h *hold) tellReleased(at time.Time, latency time.Duration, err error) {
+	l := h.locker
+	held := watchdog.At(at).Sub(h.sent)
+	if l.notify.wants(slog.LevelDebug, at) {
 		l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
 	}
 	if f := l.cfg.Observer.Released; f != nil {
-		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: answered,
-			Token: h.token, Held: held, Latency: answered.Sub(sent), Err: err})
+		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: at,
+			Token: h.token, Held: held, Latency: latency, Err: err})
 	}
-	return err
 }
 
 // keep is what MinHold leaves of the key's life now.
@@ -262,6 +274,7 @@ func (h *hold) finish(cause error) {
 	if h.chained != nil && cause != ErrClosed { // then its body may still run
 		h.chained.leave()
 	}
+	h.stopUpdate()
 	h.place.leave()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -349,8 +362,9 @@ type notHeldError struct{ state Ownership }
 func (e *notHeldError) Error() string { return "store says " + e.state.String() }
 func (e *notHeldError) Unwrap() error { return watchdog.ErrNotHeld }
 
-// watch puts the lease under the watchdog.
-func (h *hold) watch(c call) {
+// watch puts the lease under the watchdog, as the successor of a former holder's
+// where that is not nil.
+func (h *hold) watch(c call, former *watchdog.Lease) {
 	l := h.locker
 	spec := watchdog.Spec{
 		Sent: h.sent, TTL: c.ttl, Limit: c.limit, MaxRenewals: h.resource.cfg.MaxRenewals, Value: h,
@@ -375,7 +389,12 @@ func (h *hold) watch(c call) {
 				Token: h.token, Held: held, Expect: c.expect})
 		}
 	}
-	lease := l.dog.Watch(spec)
+	var lease *watchdog.Lease
+	if former != nil {
+		lease = former.Succeed(spec)
+	} else {
+		lease = l.dog.Watch(spec)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lease = lease
@@ -397,7 +416,7 @@ func (h *hold) abandon(k *Lock, cause error) {
 	h.mu.Unlock()
 	if h.chained != nil {
 		h.chained.leave()
-		h.chained.giveAll()
+		h.chained.giveAll(time.Time{})
 	}
 	k.cancel(cause)
 	h.finish(ErrReleased)

@@ -295,6 +295,15 @@ func (l *Locker) Status() Status {
 	return s
 }
 
+func (l *Locker) isClosing() bool {
+	select {
+	case <-l.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 // newToken makes the identity of one acquisition. A lease id is the member id
 // and a number, of fixed length: 44 characters.
 func (l *Locker) newToken(name Name, c call, r Resource, tier Tier) Token {
