@@ -89,7 +89,7 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
-	if !a.call.untilDone && !a.resource.chained && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
+	if !a.call.untilDone && !a.resource.lower() && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
 		return nil, a.refusal(a.downError())
 	}
 	defer func() {
@@ -148,7 +148,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 	for {
 		changed := a.at.backend.changed() // before the look at it
 		var told <-chan struct{}
-		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone && !r.chained {
+		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone && !r.lower() {
 			k := a.hold.place.knows()
 			if !k.active && !k.held {
 				return a.downError()

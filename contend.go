@@ -214,7 +214,9 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		return nil, errLateGrant
 	}
 	h.token, h.sent, h.settled, h.backend = res.Token, sent, a.settled, a.at.backend
-	if a.resource.chained && !a.locker.chain.enter(h, a.at, sent, a.call) {
+	if l := a.locker.local; l != nil && a.at.backend == l.store {
+		l.enter(h, a.call)
+	} else if a.resource.chained && !a.locker.chain.enter(h, a.at, sent, a.call) {
 		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		return nil, errModeChanged
 	}
@@ -293,7 +295,7 @@ var errLateGrant = fmt.Errorf("%w: the grant came too late", ErrUnavailable)
 // it was told to, or if it already waits for a key known to be held, or if another
 // store may soon take over.
 func (a *acquisition) patient() bool {
-	return a.call.untilDone || (a.held || a.resource.chained) && !a.call.noWait
+	return a.call.untilDone || (a.held || a.resource.lower()) && !a.call.noWait
 }
 
 func (a *acquisition) downError() error {

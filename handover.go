@@ -80,7 +80,7 @@ func (a *acquisition) fences() int {
 // ended, and reports whether it did: then the hold is over.
 func (h *hold) handOver() bool {
 	l, now := h.locker, time.Now()
-	if h.run.fences == 0 || h.run.count >= maxHandOvers || now.Sub(h.run.began) >= maxHandOverTime ||
+	if h.run.fences == 0 || h.local != nil || h.run.count >= maxHandOvers || now.Sub(h.run.began) >= maxHandOverTime ||
 		h.place.ttl != h.token.TTL || l.isClosing() || !h.place.followed() {
 		return false
 	}

@@ -27,6 +27,7 @@ type hold struct {
 	place    place
 	backend  *backend         // the store that granted the lease
 	chained  *chainHold       // its part in a chain, nil outside one
+	local    *localHold       // nil unless it was granted for want of a store
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
 	run      leaseRun
@@ -189,10 +190,14 @@ func (h *hold) release(exceeded error) error {
 		h.chained.leave()
 		at = h.chained.give(sent.Add(keep))
 	}
+	if h.local != nil {
+		at = h.local.stop()
+	}
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: keep, Place: at.place}
 	part := at.backend.part(h.name)
 	state, err := at.backend.Release(ctx, req)
 	part.report(h.name, err)
+	h.local.leave(sent.Add(keep)) // after the release, which an undo must not precede
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
@@ -274,6 +279,9 @@ func (h *hold) finish(cause error) {
 	if h.chained != nil && cause != ErrClosed { // then its body may still run
 		h.chained.leave()
 	}
+	if cause != ErrClosed && cause != ErrReleased {
+		h.local.leave(time.Time{})
+	}
 	h.stopUpdate()
 	h.place.leave()
 	h.locker.holds.remove(h)
@@ -335,7 +343,11 @@ func (h *hold) endError(end watchdog.End) error {
 		}
 		return &LostError{Token: h.token, Reason: lossOfState(state), Held: end.Held, Err: end.Err}
 	case watchdog.Capped:
-		return &LostError{Token: h.token, Reason: h.chained.lossReason(), Held: end.Held, Err: end.Err}
+		reason := Taken // of a local hold
+		if h.chained != nil {
+			reason = h.chained.lossReason()
+		}
+		return &LostError{Token: h.token, Reason: reason, Held: end.Held, Err: end.Err}
 	case watchdog.Unconfirmed:
 		return &LostError{Token: h.token, Reason: Unconfirmed, Held: end.Held, Err: end.Err}
 	}
@@ -372,6 +384,8 @@ func (h *hold) watch(c call, former *watchdog.Lease) {
 	}
 	if h.chained != nil {
 		spec.Cap = h.chained.cap
+	} else if h.local != nil {
+		spec.Cap = h.local.cap
 	}
 	if f := l.cfg.Observer.Renewed; f != nil {
 		spec.OnRenewed = func(r watchdog.Renewed) {
@@ -418,6 +432,7 @@ func (h *hold) abandon(k *Lock, cause error) {
 		h.chained.leave()
 		h.chained.giveAll(time.Time{})
 	}
+	h.local.leave(time.Time{})
 	k.cancel(cause)
 	h.finish(ErrReleased)
 }

@@ -24,6 +24,7 @@ type Locker struct {
 	store     *backend   // the first
 	stores    []*backend // all, in the order of the chain
 	chain     *chain     // nil where no arbiter is needed
+	local     *localTier // nil where there is no store after which it comes
 	resources map[string]*ResourceHandle
 	lines     *lines
 	dog       *watchdog.Watchdog
@@ -74,6 +75,9 @@ func New(cfg Config) (*Locker, error) {
 	l.store = l.stores[0]
 	l.holder = fmt.Sprintf("%s@%s#%d", cfg.App, host, l.pid)
 	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
+	if last := l.stores[len(l.stores)-1]; last != l.store && last.Tier() == Local {
+		l.local = &localTier{locker: l, store: last}
+	}
 	if cfg.needsArbiter() {
 		l.chain = l.newChain()
 	}
@@ -142,6 +146,7 @@ type ResourceHandle struct {
 	holds   atomic.Int64
 
 	chained bool      // its locks go by the mode of the chain
+	local   bool      // they may be given in this process's memory
 	floor   Tier      // the lowest tier that its locks may go to
 	best    Guarantee // the most that its holds can be worth
 }
@@ -227,6 +232,9 @@ type Status struct {
 	Stores []StoreStatus
 	// Chain is the mode in force, nil where no resource goes by one.
 	Chain *ChainStatus
+	// Local: no store can be used, and locks of resources whose Floor is Local are
+	// given in the memory of this process, or some that were are not in a store yet.
+	Local bool
 	// Holds counts the leases that are believed in or being released, Waiters
 	// the calls that wait behind others of this process, Undos the releases
 	// that go on in the background.
@@ -282,6 +290,7 @@ func (l *Locker) Status() Status {
 		s.Stores = append(s.Stores, st)
 		s.Undos += b.undo.count()
 	}
+	s.Local = l.local.inUse()
 	if l.chain != nil {
 		st := l.chain.run.State()
 		s.Chain = &ChainStatus{Tier: tierOf(st.Mode.Tier), Epoch: st.Mode.Epoch, Draining: st.Mode.Drain, Permit: st.Permit,

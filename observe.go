@@ -54,6 +54,9 @@ type Observer struct {
 	TierChanged func(ChainEvent)
 	// Adopted: a hold lives on in another store, or in other data of it.
 	Adopted func(AdoptedEvent)
+	// LocalAlarm: no store can be used, and locks are given in the memory of this
+	// process. It is told at once, then every 10 s, and when it is over.
+	LocalAlarm func(LocalAlarmEvent)
 }
 
 // Labels are the bounded values that fit a metric's labels.
@@ -187,6 +190,14 @@ type AdoptedEvent struct {
 	At    time.Time
 	Token Token
 	From  Tier
+}
+
+// LocalAlarmEvent tells of locks that exclude within this process only.
+type LocalAlarmEvent struct {
+	App       string
+	At, Since time.Time
+	Holds     int // that are not in a store yet
+	Over      bool
 }
 
 const maxEvents = 8192

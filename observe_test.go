@@ -51,6 +51,7 @@ func (d *diary) observer() tierlock.Observer {
 		StoreChanged: func(e tierlock.StoreEvent) { note("StoreChanged", e) },
 		Draining:     func(e tierlock.ChainEvent) { note("Draining", e) },
 		TierChanged:  func(e tierlock.ChainEvent) { note("TierChanged", e) },
+		LocalAlarm:   func(e tierlock.LocalAlarmEvent) { note("LocalAlarm", e) },
 		Adopted:      func(e tierlock.AdoptedEvent) { note("Adopted", e) },
 	}
 }
@@ -66,7 +67,7 @@ func (d *diary) kinds() (kinds []string) {
 }
 
 // ofChains is the number of events that come with several stores only.
-const ofChains = 3
+const ofChains = 4
 
 // A diary that knows less than all of an Observer would let events go unseen.
 func TestDiaryIsComplete(t *testing.T) {

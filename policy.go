@@ -178,6 +178,10 @@ func (c *Config) digest() string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// lower reports whether there is more than one store for the resource, so that a call
+// goes on while one is down.
+func (r *ResourceHandle) lower() bool { return r.chained || r.local }
+
 func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 	r := &ResourceHandle{locker: l, cfg: cfg, floor: cfg.Floor, best: min(l.store.Guarantee(), FencedOnly)}
 	if r.floor == 0 {
@@ -187,5 +191,6 @@ func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 		r.chained = true
 		r.best = c.worth(cfg.Exclusive)
 	}
+	r.local = cfg.Floor == Local && l.local != nil
 	return r
 }
