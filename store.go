@@ -128,6 +128,8 @@ type AcquireRequest struct {
 	// follow on the same lease without asking the store. 0 means none, and there
 	// are none for an Explicit request.
 	Fences int
+	// Place is the mode of a chain that the call is meant for.
+	Place Place
 }
 
 // AcquireResult is the answer to an AcquireRequest.
@@ -158,6 +160,8 @@ type RenewRequest struct {
 	Explicit bool // as it was at Acquire
 	// TTL is the time left wanted, in whole milliseconds, at least 1 ms.
 	TTL time.Duration
+	// Place is the mode that the lease is of.
+	Place Place
 }
 
 // RenewResult is the answer to a RenewRequest. State counts only where Err is
@@ -175,6 +179,8 @@ type ReleaseRequest struct {
 	// Keep, where positive, keeps the key for that long (never longer than
 	// the time it has left) instead of freeing it at once.
 	Keep time.Duration
+	// Place is the mode that the lease is of.
+	Place Place
 }
 
 // Record is what Inspect reads.
