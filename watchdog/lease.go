@@ -22,6 +22,7 @@ var (
 var (
 	errUnanswered = errors.New("watchdog: renewal unanswered when belief ended")
 	errUnsent     = errors.New("watchdog: renewal not sent in time")
+	errMoved      = errors.New("watchdog: the lease moved during its renewal")
 )
 
 // Lease is a lease under watch. It is safe for concurrent use.
@@ -30,6 +31,7 @@ type Lease struct {
 	spec Spec // TTL in whole milliseconds
 
 	mu    sync.Mutex
+	moved Instant       // when Move was called last
 	sent  Instant       // before the last confirmed grant or renewal was sent
 	ttl   time.Duration // what that one asked for
 	count int           // confirmed renewals
