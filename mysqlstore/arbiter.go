@@ -23,8 +23,8 @@ var _ degrade.Arbiter = (*Store)(nil)
 // A server that is read-only is refused, also to users who may write there, and
 // so is a connection that somebody left in the middle of a transaction.
 //
-// Lock calls that hang do not keep it waiting. From the first call on, one or two
-// of Options.MaxCalls are for the arbiter alone.
+// Lock calls that hang do not keep it waiting. From the first call on, one to
+// four of Options.MaxCalls are for the arbiter alone.
 func (s *Store) Arbitrate(ctx context.Context, self degrade.Self, a degrade.Action) (degrade.Reply, error) {
 	name, known := arbiterKinds[a.Kind]
 	if !known {

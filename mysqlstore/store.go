@@ -29,7 +29,7 @@ type Options struct {
 	// called (SetMaxOpenConns), since what waits for a connection waits for all.
 	// A call's wait for its turn counts against CallTimeout: over a way of 30 ms,
 	// 500 calls at once take more than 600 ms with 32. Where the store is the
-	// arbiter of a chain, one or two of them are for that.
+	// arbiter of a chain, one to four of them are for that.
 	MaxCalls int
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
@@ -131,7 +131,7 @@ func New(db *sqlx.DB, opt Options) *Store {
 	own := max(1, opt.MaxCalls/4)
 	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
 	if n := cap(s.places); n > 1 {
-		s.arbiter = make(places, max(1, min(2, n/4)))
+		s.arbiter = make(places, max(1, min(4, n/6)))
 	}
 	return s
 }
