@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -81,17 +82,22 @@ func checkAction(self degrade.Self, a degrade.Action) error {
 			errs = append(errs, fmt.Errorf("the mode %+v cannot be written as a row", m))
 		}
 	}
-	var from, to bool
+	from, to := a.From, a.To
+	right := true
 	switch a.Kind {
 	case degrade.Create:
-		to = true
-	case degrade.Refresh, degrade.Ack, degrade.Open:
-		from = true
-	case degrade.Start, degrade.Takeover:
-		from, to = true, true
+		right = to.Known() && !to.Drain
+	case degrade.Refresh:
+		right = from.Known() && !from.Drain
+	case degrade.Start:
+		right = from.Known() && !from.Drain && to.Drain
+	case degrade.Ack, degrade.Open:
+		right = from.Drain
+	case degrade.Takeover:
+		right = from.Known() && to.Hard
 	}
-	if from && !a.From.Known() || to && !a.To.Known() {
-		errs = append(errs, errors.New("the mode is missing"))
+	if !right {
+		errs = append(errs, fmt.Errorf("the action does not lead from %+v to %+v", from, to))
 	}
 	return errors.Join(errs...)
 }
@@ -174,15 +180,20 @@ func (s *Store) clean(ctx context.Context, srv *server) (db session, done func()
 	if srv.tells {
 		return s.db, func() {}, nil
 	}
-	conn, err := s.db.Connx(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+	for try := 1; ; try++ {
+		conn, err := s.db.Connx(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err = conn.ExecContext(ctx, "ROLLBACK"); err == nil {
+			return conn, func() { conn.Close() }, nil
+		}
 		conn.Close()
-		return nil, nil, err
+		// An idle one was closed by the server. The pool has a few of them, perhaps.
+		if !errors.Is(err, driver.ErrBadConn) || try == 3 {
+			return nil, nil, err
+		}
 	}
-	return conn, func() { conn.Close() }, nil
 }
 
 // changes sends a statement that changes one row and answers with a number where

@@ -167,10 +167,11 @@ func TestArbiterAtALockedRow(t *testing.T) {
 	putMode(t, db, name, mode)
 	tx := foreign(t, db, "SELECT * FROM lock_mode WHERE namespace='"+name+"' FOR UPDATE")
 	defer tx.Rollback()
-	drain := drainOf(mode)
+	drain, taken := drainOf(mode), drainOf(mode)
+	taken.Hard = true
 	for _, a := range []degrade.Action{
 		{Kind: degrade.Create, To: mode}, {Kind: degrade.Refresh, From: mode}, {Kind: degrade.Start, From: mode, To: drain},
-		{Kind: degrade.Ack, From: drain}, {Kind: degrade.Open, From: drain}, {Kind: degrade.Takeover, From: mode, To: drain, Known: 9},
+		{Kind: degrade.Ack, From: drain}, {Kind: degrade.Open, From: drain}, {Kind: degrade.Takeover, From: mode, To: taken, Known: 9},
 		{Kind: degrade.Remove, Member: "m"}, {Kind: degrade.Leave},
 	} {
 		within(t, quick.CallTimeout+slack, "action", func() {

@@ -452,7 +452,11 @@ func TestArbiterRefusesWhatMakesNoSense(t *testing.T) {
 		"Drift:1000":            func(_ *degrade.Self, a *degrade.Action) { a.To.Drift = 1000 },
 		"Epoch:16384":           func(_ *degrade.Self, a *degrade.Action) { a.To.Epoch = degrade.MaxEpoch + 1 },
 		"Drain:false Hard:true": func(_ *degrade.Self, a *degrade.Action) { a.To.Drain, a.To.Hard = false, true },
-		"mode is missing":       func(_ *degrade.Self, a *degrade.Action) { a.To = degrade.Mode{} },
+		"does not lead":         func(_ *degrade.Self, a *degrade.Action) { a.To = degrade.Mode{} },
+		"does not lead from":    func(_ *degrade.Self, a *degrade.Action) { a.Kind, a.From.Drain = degrade.Refresh, true },
+		"not lead":              func(_ *degrade.Self, a *degrade.Action) { a.Kind = degrade.Open },
+		"lead from":             func(_ *degrade.Self, a *degrade.Action) { a.Kind, a.To.Hard = degrade.Takeover, false },
+		"from {Epoch:0":         func(_ *degrade.Self, a *degrade.Action) { a.Kind, a.From = degrade.Create, degrade.Mode{} },
 	} {
 		self, a := change(f)
 		r, err := s.Arbitrate(background, self, a)
