@@ -13,7 +13,7 @@ type message struct {
 	// keys and args have room in the message itself, so that they cost nothing
 	// where it stays on the stack.
 	keys, args []string
-	room       [8]string
+	room       [10]string
 }
 
 // acquire makes m all of an acquire but its args[1], the latest server time. The
@@ -24,7 +24,7 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 	slot := slotOf(b)
 	b = appendFenceKey(b, req.Name.Namespace, slot)
 	fence := len(b)
-	b = appendFormat(b, &req.Token)
+	b = appendFormat(b, &req.Token, req.Place.Epoch != 0)
 	if req.Explicit {
 		b = append(b, ' ') // the mark of an explicit hold
 	}
@@ -39,9 +39,13 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 	if req.Explicit {
 		m.script, m.keys = &enterScript, append(m.keys, s[:key]+holdsSuffix)
 		m.args = append(m.args, req.Token.Lease, req.Token.Holder)
-		return
+	} else {
+		m.args = append(m.args, s[ttl:])
 	}
-	m.args = append(m.args, s[ttl:])
+	if req.Place.Epoch != 0 {
+		m.script = grantScript(req.Explicit, req.Place)
+		m.args = appendPlace(m.args, req.Place)
+	}
 }
 
 // release makes m a release, likewise.
@@ -58,10 +62,14 @@ func (m *message) release(req *tierlock.ReleaseRequest, keep string) {
 	if req.Explicit {
 		m.script, m.keys = &releaseEnteredScript, append(m.keys, s[:key]+holdsSuffix)
 		m.args = append(m.room[3:3], req.Lease, s[:wake], keep)
-		return
+	} else {
+		m.script = &releaseScript
+		m.args = append(m.room[3:3], s[wake:lease], s[lease:], s[:wake], keep)
 	}
-	m.script = &releaseScript
-	m.args = append(m.room[3:3], s[wake:lease], s[lease:], s[:wake], keep)
+	if judged(req.Place) {
+		m.script = releaseExclusive[req.Explicit]
+		m.args = appendPlace(m.args, req.Place)
+	}
 }
 
 // leaseEnd is the offset of the lease's closing quote in the stored token.

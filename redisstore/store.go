@@ -91,6 +91,7 @@ var (
 	_ tierlock.Watcher = (*Store)(nil)
 
 	_ tierlock.Partitioned = (*Store)(nil)
+	_ tierlock.Chained     = (*Store)(nil)
 )
 
 // New makes a store over a client that the caller keeps: it must stay open
@@ -198,7 +199,7 @@ func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
 // shorter than one round trip is always refused.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
-	if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Token.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Token.Lease), checkPlace(req.Place)); err != nil {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, err)
 	}
 	if req.Explicit && !utf8.ValidString(req.Token.Holder) {
@@ -266,7 +267,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		received := time.Now()
 		if server > 0 {
 			clock.Learn(s.local(began), s.local(received), server, era)
-			return tierlock.AcquireResult{Granted: true, Token: contract.Granted(req.Token, req.TTL, server)}, nil
+			return tierlock.AcquireResult{Granted: true, Token: granted(req, server)}, nil
 		}
 		// Late by the offset we know, which may be too low: the refusal tells
 		// more, and a second try cannot be refused for that reason. Where it
@@ -314,15 +315,17 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 		return tierlock.AcquireResult{Granted: true, Token: stored}, nil
 	}
 	t := req.Token
-	t.Epoch, t.Seq = stored.Epoch, stored.Seq
-	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, nil
+	t = contract.Stamped(t, req.TTL, server)
+	// A hold that was adopted has an epoch that is not in its fence.
+	t.Fence, t.Epoch, t.Seq = stored.Fence, stored.Epoch, stored.Seq
+	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: t}, nil
 }
 
 // Release implements [tierlock.Store]. It publishes also what it keeps: the
 // time left may have become shorter.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
-	if err := errors.Join(contract.CheckName(req.Name), contract.CheckLease(req.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), contract.CheckLease(req.Lease), checkPlace(req.Place)); err != nil {
 		return 0, invalid("release", req.Name, err)
 	}
 	keep := ""
