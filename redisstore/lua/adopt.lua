@@ -35,7 +35,8 @@ if token then
   keep = own and (epoch > place or epoch == place and not above(ARGV[4], fence))
   join = own and (epoch >= place or not exclusive)
 end
--- The first write of all is one that a server refuses which is out of memory.
+-- First of all, since a script that has written anything may go on where the
+-- server is out of memory: what is new is to be refused.
 local e, s = tonumber(ARGV[5]), tonumber(ARGV[6])
 if e > last or e == last and s > seq then
   -- The record outlives the moment at which the clock passes seq by a minute.
@@ -44,10 +45,10 @@ if e > last or e == last and s > seq then
 end
 local life = math.max(ttl, own and (join or not KEYS[3]) and left or 0)
 if KEYS[3] then
-  if not join then
-    call('DEL', KEYS[3])
-    call('PEXPIRE', KEYS[3], 1) -- finds out whether the second is allowed
-  end
+  -- In any case before ZADD: what is not new is not to be refused. (And where
+  -- it is not allowed no set is left without TTL.)
+  if not join then call('DEL', KEYS[3]) end
+  call('PEXPIRE', KEYS[3], format('%d', life + 1000))
   local expiry = math.max(now + ttl * 1000, join and tonumber(call('ZSCORE', KEYS[3], ARGV[7]) or 0) or 0)
   call('ZADD', KEYS[3], format('%d', expiry), ARGV[7])
   call('PEXPIRE', KEYS[3], format('%d', life + 1000))
