@@ -210,6 +210,38 @@ func TestAdoptionOfAnExplicitHold(t *testing.T) {
 	}
 }
 
+// Fences are compared as numbers, and one fence under another holder's id is
+// another hold.
+func TestAdoptionComparesFences(t *testing.T) {
+	srv := rig.Redis(t)
+	s := open(t, srv.Addr)
+	for _, place := range []tierlock.Place{shared(30), exclusive(30)} {
+		srv.Do("FLUSHALL")
+		try := func(holder string, epoch, seq uint64, want tierlock.Ownership) {
+			t.Helper()
+			req := ask("k", newLease(), time.Minute)
+			if holder != "" {
+				req = askAs(holder, "k", newLease(), time.Minute)
+			}
+			if res := adoptOne(t, s, adoptIn(place, req, epoch, seq)); res.Err != nil || res.State != want {
+				t.Errorf("%+v: fence (%d, %d): got %+v; wanted %v", place, epoch, seq, res, want)
+			}
+		}
+		// 15, 16 and 17 digits.
+		try("", 1, 5, tierlock.LeaseOwned)
+		try("", 2, 5, tierlock.LeaseOwned)
+		try("", 1, 6, tierlock.LeaseTaken)
+		try("", 18, 5, tierlock.LeaseOwned)
+		try("", 8, 5, tierlock.LeaseTaken)
+		try("g", 19, 5, tierlock.LeaseOwned)
+		try("g", 19, 5, tierlock.LeaseOwned)
+		try("h", 19, 5, tierlock.LeaseOwned)
+		if rec, err := s.Inspect(t.Context(), name("k")); err != nil || rec.Holds != 1 || rec.Token.Holder != "h" {
+			t.Errorf("%+v: got %+v, %v; wanted the one hold of h", place, rec, err)
+		}
+	}
+}
+
 // Over the same data, as when the arbiter alone has failed over: what is not
 // adopted is, for an exclusive hold, not there. Otherwise the lease alone counts.
 func TestAdoptionOverTheHoldItself(t *testing.T) {

@@ -167,6 +167,22 @@ func TestRecordOfALaterEpochAheadOfTheClock(t *testing.T) {
 	}
 }
 
+// A grant that takes its epoch from the record still counts from the clock.
+func TestRecordOfALaterEpochBehindTheClock(t *testing.T) {
+	srv := rig.Redis(t)
+	s := open(t, srv.Addr)
+	for _, explicit := range []bool{false, true} {
+		srv.Do("SET", redisstore.FenceKey(name("k")), "9 5", "PX", "60000")
+		req := askIn(shared(4), ask("k", newLease(), time.Second))
+		req.Explicit = explicit
+		before := seqNow(t, srv)
+		if tok := mustAcquire(t, s, req); tok.Epoch != 9 || tok.Seq < before+seqsPerSecond {
+			t.Errorf("got epoch %d, seq %d; wanted 9 and a second after %d", tok.Epoch, tok.Seq, before)
+		}
+		srv.Do("DEL", keyOf("k"))
+	}
+}
+
 // What no lock has written into the record is no fence and no epoch.
 func TestRecordOfAChainThatIsNone(t *testing.T) {
 	srv := rig.Redis(t)
