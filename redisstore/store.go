@@ -40,7 +40,7 @@ func (o Options) check() error {
 //
 // No method outlasts its ctx or Options.CallTimeout. An error wraps
 // [tierlock.ErrUnavailable], [tierlock.ErrLate] or
-// [tierlock.ErrMisconfigured]; one that was caused by the ctx also wraps the
+// [tierlock.ErrMisconfigured], or [tierlock.ErrEpoch] in their stead; one that was caused by the ctx also wraps the
 // ctx's error and cause.
 type Store struct {
 	timeout time.Duration
