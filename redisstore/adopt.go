@@ -58,7 +58,7 @@ func adoption(index int, req *tierlock.AdoptRequest) renewal {
 	key := lockKey(req.Name, "")
 	fence := string(appendFenceKey(nil, req.Name.Namespace, slotOf(key)))
 	r := renewal{index: index, name: req.Name, script: &adoptScript, keys: []string{key, fence}}
-	value := appendWhole(make([]byte, 0, 1024), &t)
+	value := contract.AppendToken(make([]byte, 0, 1024), &t)
 	exclusive := "0"
 	if req.Place.Exclusive {
 		r.script, exclusive = &adoptExclusiveScript, "1"

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // message is a call of a script.
@@ -13,7 +14,7 @@ type message struct {
 	// keys and args have room in the message itself, so that they cost nothing
 	// where it stays on the stack.
 	keys, args []string
-	room       [10]string
+	room       [11]string
 }
 
 // acquire makes m all of an acquire but its args[1], the latest server time. The
@@ -41,6 +42,10 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 		m.args = append(m.args, req.Token.Lease, req.Token.Holder)
 	} else {
 		m.args = append(m.args, s[ttl:])
+		// In a chain other arguments stand behind.
+		if n := contract.Fences(req); n > 0 || req.Place.Epoch != 0 {
+			m.args = append(m.args, strconv.Itoa(n))
+		}
 	}
 	if req.Place.Epoch != 0 {
 		m.script = grantScript(req.Explicit, req.Place)

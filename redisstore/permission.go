@@ -80,7 +80,7 @@ func calledAt(refusal string) (permissions []string) {
 
 var scripts = []*script{
 	&acquireScript, &enterScript, &renewScript, &renewEnteredScript,
-	&releaseScript, &releaseEnteredScript, &inspectScript, &probeScript,
+	&releaseScript, &releaseEnteredScript, &updateScript, &inspectScript, &probeScript,
 	&acquireChainScript, &enterChainScript, &acquireExclusiveScript, &enterExclusiveScript,
 	&renewExclusiveScript, &renewEnteredExclusiveScript, &releaseExclusiveScript, &releaseEnteredExclusiveScript,
 	&adoptScript, &adoptExclusiveScript, &probeChainScript,

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"bytes"
 	"strconv"
-	"time"
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
@@ -38,26 +37,6 @@ func appendFormat(b []byte, t *tierlock.Token, chain bool) []byte {
 	b = append(b, `,"seq":%d,"serverTime":%d,"expireAt":%d`...)
 	start = len(b)
 	return doubled(contract.AppendRest(b, t), start)
-}
-
-// appendWhole appends the token's JSON, byte for byte what Token.MarshalJSON would
-// write.
-func appendWhole(b []byte, t *tierlock.Token) []byte {
-	b = contract.AppendText(append(b, `{"lease":`...), t.Lease)
-	b = strconv.AppendUint(append(b, `,"fence":"`...), t.Fence, 10)
-	b = strconv.AppendUint(append(b, `","epoch":`...), t.Epoch, 10)
-	b = strconv.AppendUint(append(b, `,"seq":`...), t.Seq, 10)
-	b = strconv.AppendInt(append(b, `,"serverTime":`...), micros(t.ServerTime), 10)
-	b = strconv.AppendInt(append(b, `,"expireAt":`...), micros(t.ExpireAt), 10)
-	return contract.AppendRest(b, t)
-}
-
-// micros keeps the zero time zero, which is not the Unix epoch.
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
 }
 
 // doubled doubles each "%" from start on, so that the format gives it as it is.
