@@ -19,10 +19,14 @@ type row struct {
 	Attempt  uint64 `db:"attempt"`
 	Entries  []byte `db:"entries"`
 	Token    []byte `db:"token"`
+	Fence    uint64 `db:"fence"`
 	ExpireAt int64  `db:"expires"`
 	Now      int64  `db:"now"`
 	// At is what leases are judged by: now, or what is explained of it.
 	At int64 `db:"-"`
+	// Epoch and Server are of a row that was read for a place.
+	Epoch  uint16 `db:"epoch"`
+	Server string `db:"server"`
 }
 
 const columns = "SELECT lease_id, holder_id, attempt, entries, token, " +

@@ -28,8 +28,9 @@ type server struct {
 	// transaction, or with autocommit off, and what is granted then is gone when
 	// it is rolled back. (MySQL does not tell that there is a transaction.)
 	sound string
-	// The statements that take a lock.
-	takePlain, takeExplicit string
+	// The statements that take a lock, and those for a place in a chain.
+	takePlain, takeExplicit     string
+	takePlainAt, takeExplicitAt string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -122,8 +123,9 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		srv.nowait = "SET STATEMENT innodb_lock_wait_timeout=0 FOR "
 		srv.sound += " AND @@in_transaction=0"
 	}
-	srv.takePlain = takeStatement("NULL", srv.sound)
-	srv.takeExplicit = takeStatement("CONCAT(?,"+now+"+?,'}')", srv.sound)
+	const entered = "CONCAT(?," + now + "+?,'}')"
+	srv.takePlain, srv.takeExplicit = takeStatement("NULL", srv.sound, unplaced), takeStatement(entered, srv.sound, unplaced)
+	srv.takePlainAt, srv.takeExplicitAt = takeStatement("NULL", srv.sound, placed), takeStatement(entered, srv.sound, placed)
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)
 	s.server.Store(srv)
