@@ -62,6 +62,7 @@ type acquisition struct {
 	holder Token       // and by whom
 	failed error       // the store's last failure, nil after an answer
 
+	queued      bool      // there were others in front
 	cut         bool      // the last call was cut short by our own limits
 	over        bool      // the place is lost: no further attempt
 	refusedOnly bool      // dirty by ErrMisconfigured alone
@@ -77,7 +78,7 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 	// call may leave to be undone.
 	l.calls.begin()
 	defer l.calls.end()
-	if a.isClosing() {
+	if a.locker.isClosing() {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
@@ -90,18 +91,25 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 		}
 	}()
 	a.hold = &hold{locker: l, resource: a.resource, name: a.name, explicit: a.call.holder != ""}
+	a.hold.place.ttl = a.takesOver()
 	l.lines.enter(&a.hold.place, a.name, a.call.holder, a.start)
 	defer func() {
 		if k == nil {
-			a.hold.place.leave()
+			a.leave()
 		}
 	}()
 	if !a.hold.place.active() {
+		a.queued = true
 		if err := a.queue(ctx); err != nil {
 			return nil, a.refusal(err)
 		}
+		if k, err = a.succeed(ctx); err == nil && k == nil {
+			err = a.giveWay(ctx)
+		}
 	}
-	k, err = a.contend(ctx)
+	if err == nil && k == nil {
+		k, err = a.contend(ctx)
+	}
 	if err != nil {
 		a.undo()
 		return nil, a.refusal(err)

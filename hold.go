@@ -27,6 +27,7 @@ type hold struct {
 	place    place
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
+	run      leaseRun
 
 	next, prev *hold // in Locker.holds
 
@@ -35,9 +36,10 @@ type hold struct {
 	mu        sync.Mutex
 	lease     *watchdog.Lease
 	handles   []*Lock
-	live      int   // handles whose caller's context has not ended
-	releasing bool  // the last handle was unlocked; nobody may enter any more
-	cause     error // why the hold ended; nil before
+	live      int         // handles whose caller's context has not ended
+	releasing bool        // the last handle was unlocked; nobody may enter any more
+	cause     error       // why the hold ended; nil before
+	update    *time.Timer // of a hold by hand-over: see updateSoon
 
 	// The first handle and the room for a list of it alone: most holds have no
 	// other, and need no allocations for them.
@@ -137,6 +139,9 @@ func (h *hold) unlock(k *Lock) error {
 		// The context ends before the key is given up: nobody believes in a
 		// lock that another may have.
 		h.finalCause(k)
+		if exceeded == nil && h.handOver() {
+			return nil
+		}
 		return h.release(exceeded)
 	}
 	k.cancel(ErrReleased)
@@ -175,6 +180,7 @@ func (h *hold) release(exceeded error) error {
 		h.finish(loss)
 	}
 
+	h.stopUpdate()
 	sent := time.Now()
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
 	part := l.store.part(h.name)
@@ -206,6 +212,7 @@ func (h *hold) release(exceeded error) error {
 		// while the release was under way, after an intact hold.)
 		loss = &LostError{Token: h.token, Reason: lossOfState(state), Held: stopped.Sub(h.sent)}
 	}
+	h.rest(answered)
 	if loss != nil {
 		err = loss
 		h.finish(loss)
@@ -215,15 +222,20 @@ func (h *hold) release(exceeded error) error {
 	if err == nil {
 		err = exceeded
 	}
-	held := watchdog.At(answered).Sub(h.sent)
-	if l.notify.wants(slog.LevelDebug, answered) {
+	h.tellReleased(answered, answered.Sub(sent), err)
+	return err
+}
+
+func (h *hold) tellReleased(at time.Time, latency time.Duration, err error) {
+	l := h.locker
+	held := watchdog.At(at).Sub(h.sent)
+	if l.notify.wants(slog.LevelDebug, at) {
 		l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
 	}
 	if f := l.cfg.Observer.Released; f != nil {
-		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: answered,
-			Token: h.token, Held: held, Latency: answered.Sub(sent), Err: err})
+		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: at,
+			Token: h.token, Held: held, Latency: latency, Err: err})
 	}
-	return err
 }
 
 // keep is what MinHold leaves of the key's life now.
@@ -252,6 +264,7 @@ func (h *hold) finish(cause error) {
 	for _, k := range handles {
 		k.cancel(cause)
 	}
+	h.stopUpdate()
 	h.place.leave()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -384,8 +397,9 @@ func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
 	return errs
 }
 
-// watch puts the lease under the watchdog.
-func (h *hold) watch(c call) {
+// watch puts the lease under the watchdog, as the successor of a former holder's
+// where that is not nil.
+func (h *hold) watch(c call, former *watchdog.Lease) {
 	l := h.locker
 	spec := watchdog.Spec{
 		Sent: h.sent, TTL: c.ttl, Limit: c.limit, MaxRenewals: h.resource.cfg.MaxRenewals, Value: h,
@@ -407,7 +421,12 @@ func (h *hold) watch(c call) {
 				Token: h.token, Held: held, Expect: c.expect})
 		}
 	}
-	lease := l.dog.Watch(spec)
+	var lease *watchdog.Lease
+	if former != nil {
+		lease = former.Succeed(spec)
+	} else {
+		lease = l.dog.Watch(spec)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lease = lease

@@ -372,6 +372,15 @@ func (l *Locker) Status() Status {
 	return s
 }
 
+func (l *Locker) isClosing() bool {
+	select {
+	case <-l.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 // report tells the breaker of a part how a call for a lock went. The part is the
 // one that was to serve the lock when the call began: it may be another by the
 // end. A failure that the caller's own time limit may have caused proves nothing

@@ -47,6 +47,7 @@ func (d *diary) observer() tierlock.Observer {
 		Overdue:      func(e tierlock.OverdueEvent) { note("Overdue", e) },
 		TooManyHolds: func(e tierlock.TooManyHoldsEvent) { note("TooManyHolds", e) },
 		Released:     func(e tierlock.ReleasedEvent) { note("Released", e) },
+		HandedOver:   func(e tierlock.HandedOverEvent) { note("HandedOver", e) },
 		StoreChanged: func(e tierlock.StoreEvent) { note("StoreChanged", e) },
 	}
 }
@@ -185,7 +186,17 @@ func TestBadObserver(t *testing.T) {
 						tierlock.Resource{Name: "re", TTL: 3 * time.Second, Reentrant: true, Expect: 500 * time.Millisecond, MaxHolds: 1},
 						tierlock.Resource{Name: "short", TTL: 3 * time.Second, MaxHold: time.Second}))
 					start := time.Now()
-					k := mustLock(t, l, "re", "1")
+					k := mustLock(t, l, "re", "0")
+					first := lockAsync(bg, l, "re", "0", tierlock.UntilDone())
+					time.Sleep(100 * time.Millisecond) // also after a slow AcquireStart
+					second := lockAsync(bg, l, "re", "0", tierlock.UntilDone())
+					time.Sleep(100 * time.Millisecond)
+					for _, next := range []<-chan result{first, second} { // the second by hand-over
+						mustUnlock(t, k)
+						k = (<-next).k
+					}
+					mustUnlock(t, k)
+					k = mustLock(t, l, "re", "1")
 					mustUnlock(t, mustLockCtx(t, k.Context(), l, "re", "1"))
 					k2 := mustLock(t, l, "re", "2")
 					short := mustLock(t, l, "short", "1")

@@ -239,11 +239,6 @@ func (s *Store) writeHolds(ctx context.Context, srv *server, b *adoption, holds 
 }
 
 const (
-	// keptText is where the fence begins in a token's JSON: a text that stands
-	// nowhere else in it, where other quotes are escaped.
-	keptText = `'"fence":"'`
-	// heldFence is the fence of the lease that a row has. The column's may be larger.
-	heldFence = "IF(LOCATE(" + keptText + ",token)>0,CAST(CONCAT('0',SUBSTRING_INDEX(SUBSTRING(token,LOCATE(" + keptText + ",token)+9),'\"',1)) AS UNSIGNED),fence)"
 	// sameHold tells a row of the same explicit holder: to be entered.
 	sameHold = "(entries IS NOT NULL AND VALUES(entries) IS NOT NULL AND holder_id=VALUES(holder_id))"
 	// sameLease tells a row that has the lease already.
@@ -251,8 +246,9 @@ const (
 )
 
 // adoptStatement writes holds over what is free, of an earlier epoch, of their own
-// lease, or of a fence not larger than their own. An explicit hold that is there is
-// not overwritten by another lease of the same holder, but is entered: see enterHold.
+// lease, or of a fence not larger than their own; a row of a later epoch has a later
+// grant, whatever its fence. An explicit hold that is there is not overwritten by
+// another lease of the same holder, but is entered: see enterHold.
 //
 // The mark says what was decided, as in placed: one more for a lease that was there.
 // Its token goes only forward, as the holds that followed each other on it did.
@@ -287,14 +283,16 @@ func (s *Store) adoptStatement(prefix string, srv *server, b *adoption, holds []
 	q.int(s.explained())
 	q.add(after, " OR NOT ", sameHold, " AND (", rowEpoch, "<")
 	q.uint(uint64(b.place.Epoch))
-	q.add(" OR ", sameLease, " OR ", heldFence, "<=VALUES(fence))) AND ")
+	q.add(" OR ", sameLease, " OR ", rowEpoch, "=")
+	q.uint(uint64(b.place.Epoch))
+	q.add(" AND ", keptFence, "<=VALUES(fence))) AND ")
 	inTime()
 	q.add(",VALUES(attempt)+IF(", sameLease, ",1,0),attempt)")
 	const (
 		won  = "attempt BETWEEN VALUES(attempt) AND VALUES(attempt)+1"
 		over = "attempt=VALUES(attempt)"
 	)
-	q.add(",token=IF("+won+",IF(NOT("+over+") AND "+heldFence+">VALUES(fence),token,VALUES(token)),token)",
+	q.add(",token=IF("+won+",IF(NOT("+over+") AND "+keptFence+">VALUES(fence),token,VALUES(token)),token)",
 		",fence=IF("+won+",GREATEST(fence,VALUES(fence)),fence)",
 		",epoch=IF("+won+",GREATEST(epoch,VALUES(epoch)),epoch)",
 		",create_time=IF("+over+",VALUES(create_time),create_time)")

@@ -10,7 +10,7 @@ import (
 // enterStatement adds a lease to an explicit hold, and gives the hold the token of
 // the lease where that has the larger fence.
 const enterStatement = "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID(" + now + ")>0,GREATEST(epoch,?),0)," +
-	"lease_id=IF(?>" + heldFence + ",?,lease_id),token=IF(?>" + heldFence + ",?,token),fence=GREATEST(fence,?)," +
+	"lease_id=IF(?>" + keptFence + ",?,lease_id),token=IF(?>" + keptFence + ",?,token),fence=GREATEST(fence,?)," +
 	"expire_at=GREATEST(expire_at," + given + ") WHERE " + named + " AND attempt=? AND entries=? AND " + live +
 	" AND ? IN (0," + rowEpoch + ") AND " + on + " AND " + notLater
 

@@ -75,7 +75,7 @@ func (s *Store) unlockedHolds(ctx context.Context, srv *server, holds []*adopted
 // written says that the statement before wrote something.
 func (s *Store) settle(ctx context.Context, srv *server, b *adoption, holds []*adopted, began time.Time, written bool) error {
 	var q statement
-	q.add("SELECT namespace, resource_id, business_id, fence, ", rowEpoch, " AS epoch, ", identity, " AS server, ",
+	q.add("SELECT namespace, resource_id, business_id, ", rowEpoch, " AS epoch, ", identity, " AS server, ",
 		columns[len("SELECT "):])
 	q.rowsOf(holds)
 	var found []namedRow
@@ -165,13 +165,13 @@ func (h *adopted) found(r *row, since time.Duration) (state tierlock.Ownership, 
 		}
 		return 0, false
 	}
-	if r.fenceHeld() <= t.Fence || r.Epoch < h.req.Place.Epoch {
+	if at := h.req.Place.Epoch; r.Epoch < at || r.Epoch == at && r.fenceHeld() <= t.Fence {
 		return 0, false
 	}
 	return tierlock.LeaseTaken, false
 }
 
-// fenceHeld is the fence of the lease that a row has, as heldFence.
+// fenceHeld is the fence of the lease that a row has, as keptFence.
 func (r *row) fenceHeld() uint64 {
 	if t := r.token(); !t.IsZero() {
 		return t.Fence

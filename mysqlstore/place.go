@@ -112,8 +112,16 @@ type form struct {
 	// least is the least fence of a grant over the row, besides the next of its own;
 	// granted and end are the epoch and the end of a row that was won.
 	least, granted, end string
-	// stamp is a fence and its parts in a token's JSON.
+	// same is the condition that least is VALUES(fence), which is what the caller
+	// works out by itself.
+	same string
+	// stamp is the fence of a new row and its parts in a token's JSON.
 	stamp func(fence string) string
+}
+
+// stampAny is the same of any fence, whatever its epoch.
+func stampAny(fence string) string {
+	return fmt.Sprintf(`%[1]s,'","epoch":',%[1]s>>49,',"seq":',%[1]s&%[2]d`, fence, seqMask)
 }
 
 // unplaced is the form of a store that is used by itself.
@@ -160,9 +168,8 @@ var placed = form{
 	least:   least,
 	granted: "IF(" + fresh + "," + least + ">>49,epoch)",
 	end:     "IF(" + fresh + ",VALUES(expire_at),GREATEST(expire_at,VALUES(expire_at)))",
-	stamp: func(fence string) string {
-		return fmt.Sprintf(`%s,'","epoch":',%s>>49,',"seq":',%s&%d`, fence, fence, fence, seqMask)
-	},
+	same:    " AND " + least + "=VALUES(fence)",
+	stamp:   stampAny,
 }
 
 // takeAt is take for a call that has a place.
@@ -171,7 +178,7 @@ func (s *Store) takeAt(ctx context.Context, a *attempt) (server int64, err error
 	a.id &^= 1
 	ttl, least := req.TTL.Microseconds(), leastOf(p.Epoch)
 	lo, hi := bounds(p)
-	args := make([]any, 0, 36)
+	args := make([]any, 0, 41)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, least, a.floor, p.Epoch,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
 	query := a.srv.takePlainAt
@@ -182,6 +189,10 @@ func (s *Store) takeAt(ctx context.Context, a *attempt) (server int64, err error
 	explained := s.explained()
 	args = append(args, a.head, least, a.floor, least, a.floor, least, a.floor, ttl, a.tail, ttl, data(p), a.bound, a.budget,
 		hi, lo, explained, a.bound, a.budget, lo, explained)
+	if n := contract.Fences(req); n > 0 {
+		query = a.srv.takeRangeAt
+		args = append(args, n, int64(n)<<rangeBits, n, n, n)
+	}
 	return s.write(ctx, a.srv, query, args...)
 }
 

@@ -29,8 +29,8 @@ type server struct {
 	// it is rolled back. (MySQL does not tell that there is a transaction.)
 	sound string
 	// The statements that take a lock, and those for a place in a chain.
-	takePlain, takeExplicit     string
-	takePlainAt, takeExplicitAt string
+	takePlain, takeRange, takeExplicit       string
+	takePlainAt, takeRangeAt, takeExplicitAt string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -124,8 +124,9 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		srv.sound += " AND @@in_transaction=0"
 	}
 	const entered = "CONCAT(?," + now + "+?,'}')"
-	srv.takePlain, srv.takeExplicit = takeStatement("NULL", srv.sound, unplaced), takeStatement(entered, srv.sound, unplaced)
-	srv.takePlainAt, srv.takeExplicitAt = takeStatement("NULL", srv.sound, placed), takeStatement(entered, srv.sound, placed)
+	srv.takePlain, srv.takePlainAt = takeStatement("NULL", srv.sound, unplaced), takeStatement("NULL", srv.sound, placed)
+	srv.takeRange, srv.takeRangeAt = rangeStatement(srv.sound, unplaced), rangeStatement(srv.sound, placed)
+	srv.takeExplicit, srv.takeExplicitAt = takeStatement(entered, srv.sound, unplaced), takeStatement(entered, srv.sound, placed)
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)
 	s.server.Store(srv)

@@ -80,7 +80,7 @@ func (l *Lease) expireLocked(now Instant) bool {
 		Reason: Expired,
 		Err:    l.err,
 		At:     now.t.Add(-over),
-		Held:   l.untilLocked().Sub(l.spec.Sent),
+		Held:   max(0, l.untilLocked().Sub(l.spec.Sent)), // a successor may come too late
 	}
 	switch {
 	case l.boundedLocked():
