@@ -151,11 +151,11 @@ type hold struct {
 }
 
 func (h hold) renewal(ttl time.Duration) tierlock.RenewRequest {
-	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl}
+	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl, Place: h.req.Place}
 }
 
 func (h hold) giveUp(keep time.Duration) tierlock.ReleaseRequest {
-	return tierlock.ReleaseRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, Keep: keep}
+	return tierlock.ReleaseRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, Keep: keep, Place: h.req.Place}
 }
 
 // request is what a Locker would send for a new lease through s.
