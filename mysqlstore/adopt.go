@@ -310,9 +310,11 @@ func (h *adopted) values(q *statement, n int) {
 			q.add(" AS ", as)
 		}
 	}
+	// A column of the table is as wide as the widest, of bytes: the server knows how
+	// many only where none has a character set.
 	text := func(s, as string) {
 		q.add(",")
-		q.text(s)
+		q.bytes(s)
 		name(as)
 	}
 	if n > 0 {
