@@ -119,9 +119,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		a.budget = budget.Microseconds()
 		a.bound, a.end = s.local(sent)+offset+a.budget, sent.Add(budget)
 		a.floor = fenceOf(s.floor.Load())
-		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
-			return s.attempt(ctx, a)
-		})
+		res, err := s.askFor(ctx, until, a)
 		if err == nil || !errors.Is(err, tierlock.ErrLate) || try == 2 {
 			return res, err
 		}
@@ -150,38 +148,50 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 		}
 		if server > granted {
 			s.learn(began, server, era)
-			t := contract.Granted(a.req.Token, a.req.TTL, server)
-			t = contract.WithFence(t, max(fenceOf(server), a.floor))
-			return tierlock.AcquireResult{Granted: true, Token: t}, nil
+			return a.grant(server, max(fenceOf(server), a.floor)), nil
 		}
 		r, err := s.read(ctx, &a.req.Name)
 		if err != nil {
 			return none, err
-		}
-		switch {
-		case r.live() && (r.Attempt == a.id || server == granted && string(r.Lease) == a.req.Token.Lease):
-			t := r.token()
-			if t.IsZero() {
-				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
-			}
-			return tierlock.AcquireResult{Granted: true, Token: t}, nil
-		case r.live() && string(r.Lease) != a.req.Token.Lease:
-			if a.req.Explicit {
-				continue // taken in between, perhaps by the same holder: to be entered
-			}
-			return r.held(), nil
 		}
 		if r.Now == 0 { // no row: only lateness keeps one from being made
 			if r.Now, err = s.clockNow(ctx); err != nil {
 				return none, err
 			}
 		}
-		if a.late(r.Now) {
-			return none, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+		if res, done, err := a.judge(&r, server == granted); done || err != nil {
+			return res, err
 		}
-		// It became free between the two statements.
 	}
 	return none, errNoEffect
+}
+
+// judge tells what came of an attempt from the row that was read after it. mine is
+// that the statement has found, or made, the lease to be the caller's. It is not
+// done where the lock became free between the two, or nothing was done in a
+// session that is not sound.
+func (a *attempt) judge(r *row, mine bool) (res tierlock.AcquireResult, done bool, err error) {
+	switch {
+	case r.live() && (r.Attempt == a.id || mine && string(r.Lease) == a.req.Token.Lease):
+		t := r.token()
+		if t.IsZero() {
+			return res, false, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
+		}
+		return tierlock.AcquireResult{Granted: true, Token: t}, true, nil
+	case r.live() && string(r.Lease) != a.req.Token.Lease:
+		// One that enters may do so: it was taken in between, perhaps by the same
+		// holder.
+		return r.held(), !a.req.Explicit, nil
+	case a.late(r.Now):
+		return res, false, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+	}
+	return res, false, nil
+}
+
+// grant is the answer to an attempt that took a free lock.
+func (a *attempt) grant(server int64, fence uint64) tierlock.AcquireResult {
+	t := contract.WithFence(contract.Granted(a.req.Token, a.req.TTL, server), fence)
+	return tierlock.AcquireResult{Granted: true, Token: t}
 }
 
 // late tells whether the grant is wanted no more, at a time of the server's that

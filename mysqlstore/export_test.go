@@ -40,3 +40,53 @@ func (s *Store) TakeAgainLate(ctx context.Context, req tierlock.AcquireRequest, 
 	second, err = s.take(ctx, a)
 	return first, second, err
 }
+
+// GatherAlways makes even a call that is alone go by the statement for several.
+func (s *Store) GatherAlways() {
+	s.takes.mu.Lock()
+	s.takes.always = true
+	s.takes.mu.Unlock()
+	s.releases.mu.Lock()
+	s.releases.always = true
+	s.releases.mu.Unlock()
+}
+
+// Gather keeps calls from being sent until go is called, and go together then.
+func (s *Store) Gather() (send func()) {
+	hold(&s.takes)
+	hold(&s.releases)
+	return func() {
+		unhold(&s.takes)
+		unhold(&s.releases)
+	}
+}
+
+func hold[Q, A any](g *gather[Q, A]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.busy += turns
+}
+
+func unhold[Q, A any](g *gather[Q, A]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.busy -= turns
+	g.nextLocked()
+}
+
+// Queued is how many calls wait to be sent with others, and Rows how many rows have
+// a call under way, and how many count as locked.
+func (s *Store) Queued() int { return queued(&s.takes) + queued(&s.releases) }
+
+func queued[Q, A any](g *gather[Q, A]) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.queue)
+}
+
+// Rows is how many rows have a call under way, and how many count as locked.
+func (s *Store) Rows() (busy, barred int) {
+	s.rows.mu.Lock()
+	defer s.rows.mu.Unlock()
+	return len(s.rows.busy), len(s.rows.barred)
+}

@@ -23,12 +23,18 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
-	state, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
+	alone := func(ctx context.Context) (tierlock.Ownership, error) {
 		if req.Explicit {
 			return s.giveUp(ctx, srv, &req)
 		}
 		return s.release(ctx, srv, &req)
-	})
+	}
+	var state tierlock.Ownership
+	if req.Explicit || req.Keep > 0 || srv.nowait == "" {
+		state, err = call(s, s.places, ctx, until, alone)
+	} else {
+		state, err = s.releases.call(ctx, until, req.Name, &req, alone)
+	}
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}

@@ -30,6 +30,8 @@ type server struct {
 	sound string
 	// The statements that take a lock.
 	takePlain, takeExplicit string
+	// Those for calls that go together, where there is nowait.
+	takeTogether, releaseTogether [len(sizes)]string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -124,6 +126,12 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 	}
 	srv.takePlain = takeStatement("NULL", srv.sound)
 	srv.takeExplicit = takeStatement("CONCAT(?,"+now+"+?,'}')", srv.sound)
+	if srv.nowait != "" {
+		for i, rows := range sizes {
+			srv.takeTogether[i] = srv.nowait + takeTogether(rows, srv.sound)
+			srv.releaseTogether[i] = srv.nowait + releaseTogether(rows, srv.sound)
+		}
+	}
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)
 	s.server.Store(srv)
