@@ -74,8 +74,7 @@ func unhold[Q, A any](g *gather[Q, A]) {
 	g.nextLocked()
 }
 
-// Queued is how many calls wait to be sent with others, and Rows how many rows have
-// a call under way, and how many count as locked.
+// Queued is how many calls wait to be sent with others.
 func (s *Store) Queued() int { return queued(&s.takes) + queued(&s.releases) }
 
 func queued[Q, A any](g *gather[Q, A]) int {

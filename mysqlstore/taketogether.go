@@ -2,6 +2,7 @@ package mysqlstore
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -37,14 +38,15 @@ var (
 // the mark tells whose it is. So the answer is small, and is sent when the
 // statement has been committed: a caller that does not read it keeps no row locked.
 //
-// Names are cast, since the list has columns, and what is not valid in the
-// character set of the connection would be cut there.
+// Strings are sent in hexadecimal: the list has columns, as wide as the server takes
+// a string to be by the character set of the connection, and one that is not valid in
+// that would be cut.
 func takeTogether(rows int, session string) string {
 	list := make([]string, 0, len(takeColumns))
 	for _, c := range takeColumns {
 		switch c {
 		case "space", "kind", "item", "lease", "holder", "head", "tail":
-			list = append(list, "CAST(? AS BINARY) AS "+c)
+			list = append(list, "UNHEX(?) AS "+c)
 		default:
 			list = append(list, "? AS "+c)
 		}
@@ -156,9 +158,9 @@ func (s *Store) takeRows(ctx context.Context, srv *server, all []*attempt) (map[
 		req := a.req
 		// Of the time that it may be on its way, some has passed in the queue.
 		budget := min(a.budget, a.end.Sub(began).Microseconds())
-		args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor, req.Token.Lease,
-			req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant,
-			a.head, a.tail, req.TTL.Microseconds(), a.bound, budget)
+		args = append(args, hexed(req.Name.Namespace), hexed(req.Name.Resource), hexed(req.Name.Key), a.id, a.floor,
+			hexed(req.Token.Lease), hexed(req.Token.Holder[:min(len(req.Token.Holder), maxHolder)]), req.Token.Reentrant,
+			hexed(a.head), hexed(a.tail), req.TTL.Microseconds(), a.bound, budget)
 	}
 	for range size - len(all) { // always late, so nothing is done
 		args = append(args, "", "", "", uint64(0), uint64(0), "", "", false, "", "", 0, 0, -1)
@@ -183,6 +185,8 @@ func (s *Store) takeRows(ctx context.Context, srv *server, all []*attempt) (map[
 	}
 	return won, answers.Err()
 }
+
+func hexed(s string) string { return hex.EncodeToString([]byte(s)) }
 
 // readAll reads the rows of several locks without locking them, in the order of
 // the names. One that is not there has only the time.
