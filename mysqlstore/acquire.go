@@ -218,7 +218,9 @@ const granted = 1
 //
 // LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
 // of the grant, 1 where the row has to be read for its fence, 0 where the lock
-// was not taken.
+// was not taken. In the branch that inserts it stands in the condition, so that it
+// counts for a row that is made only: a server may compute a value that it need not,
+// as where it has to convert it to another character set.
 //
 // takeStatement is the statement with an expression for the entries, and what
 // has to be true of the session.
@@ -235,8 +237,8 @@ func takeStatement(entries, session string) string {
 	)
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
 		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
-		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
-		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + " AND " + notLater +
+		",CONCAT(?," + stamp(fence) + `,',"serverTime":',` + now + `,',"expireAt":',` + now + "+?,?)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE IF(" + session + " AND " + notLater + ",LAST_INSERT_ID(" + now + "),0)>0" +
 		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=LEAST(UTC_TIMESTAMP(6)," + given + ") OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
 		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
 		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
