@@ -2,6 +2,7 @@ package mysqlstore
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/tierlock/tierlock"
@@ -88,4 +89,41 @@ func (s *Store) Rows() (busy, barred int) {
 	s.rows.mu.Lock()
 	defer s.rows.mu.Unlock()
 	return len(s.rows.busy), len(s.rows.barred)
+}
+
+// TakeTogether takes several locks by one statement, and returns its error.
+func (s *Store) TakeTogether(ctx context.Context, reqs []tierlock.AcquireRequest) error {
+	srv, err := s.ready(ctx, time.Now().Add(s.timeout))
+	if err != nil {
+		return err
+	}
+	var all []*attempt
+	for i := range reqs {
+		a := newAttempt(&reqs[i])
+		a.bound, a.budget, a.end = never, time.Minute.Microseconds(), time.Now().Add(time.Minute)
+		all = append(all, a)
+	}
+	won, err := s.takeRows(ctx, srv, all)
+	if err == nil && len(won) != len(all) {
+		err = fmt.Errorf("%d taken of %d", len(won), len(all))
+	}
+	return err
+}
+
+// ReleaseTogether releases several locks by one statement, and returns its error.
+func (s *Store) ReleaseTogether(ctx context.Context, reqs []tierlock.ReleaseRequest) error {
+	if _, err := s.ready(ctx, time.Now().Add(s.timeout)); err != nil {
+		return err
+	}
+	var calls []*gathered[*tierlock.ReleaseRequest, tierlock.Ownership]
+	for i := range reqs {
+		calls = append(calls, &gathered[*tierlock.ReleaseRequest, tierlock.Ownership]{q: &reqs[i], name: reqs[i].Name})
+	}
+	outcomes, err := s.releaseAll(ctx, calls)
+	for _, o := range outcomes {
+		if o.err != nil || o.value != tierlock.LeaseOwned {
+			return fmt.Errorf("%v, %w", o.value, o.err)
+		}
+	}
+	return err
 }

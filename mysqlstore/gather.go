@@ -241,14 +241,18 @@ func (g *gather[Q, A]) work() {
 	slices.SortFunc(calls, func(a, b *gathered[Q, A]) int {
 		return cmp.Or(cmp.Compare(a.name.Namespace, b.name.Namespace), cmp.Compare(a.name.Resource, b.name.Resource), cmp.Compare(a.name.Key, b.name.Key))
 	})
-	g.together(ctx, calls)
+	for _, c := range g.together(ctx, calls) {
+		g.answer(c, outcome[A]{alone: true})
+	}
 }
 
-// together asks in one statement, or in more where a row is locked.
-func (g *gather[Q, A]) together(ctx context.Context, calls []*gathered[Q, A]) {
+// together asks in one statement, or in more where a row is locked. It returns the
+// calls that have to wait for theirs: they begin to when the others have ended, as
+// who waits for a row may keep others from making one beside it.
+func (g *gather[Q, A]) together(ctx context.Context, calls []*gathered[Q, A]) (waiting []*gathered[Q, A]) {
 	calls = g.present(calls)
 	if len(calls) == 0 {
-		return
+		return nil
 	}
 	outcomes, err := g.send(ctx, calls)
 	switch {
@@ -265,12 +269,12 @@ func (g *gather[Q, A]) together(ctx context.Context, calls []*gathered[Q, A]) {
 		}
 	case len(calls) == 1:
 		g.s.rows.bar(calls[0].name)
-		g.answer(calls[0], outcome[A]{alone: true})
+		return calls
 	default:
 		half := len(calls) / 2
-		g.together(ctx, calls[:half])
-		g.together(ctx, calls[half:])
+		return append(g.together(ctx, calls[:half]), g.together(ctx, calls[half:])...)
 	}
+	return nil
 }
 
 // present leaves out the calls that nobody waits for any more.
