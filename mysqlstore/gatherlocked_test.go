@@ -245,15 +245,23 @@ func TestLockedRowsAreForgotten(t *testing.T) {
 	}
 }
 
-// Two processes take and release what both want, in the order that comes: nobody
-// meets a deadlock, one at a time holds a lock, fences rise, and each says so.
+// Two processes take and release what both want, in the order that comes: one at a
+// time holds a lock, fences rise, and each call is answered. Nobody meets a deadlock,
+// but where a row that others wait for was made by a statement that is undone, and
+// the server keeps what is beside it locked, too.
 func TestGatheredRivals(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	db := admin(t, srv)
-	for _, level := range levels {
-		t.Run(level, func(t *testing.T) {
+	for i := range 2 * len(levels) {
+		level, made := levels[i/2], i%2 == 0
+		t.Run(fmt.Sprint(level, "/", made), func(t *testing.T) {
 			const keys, rounds = 40, 40
+			for n := range keys {
+				if made {
+					execute(t, db, insertRow, fmt.Sprint(level, made, n))
+				}
+			}
 			var holders [keys]sync.Mutex // of what is below
 			var inside [keys]string
 			var fences [keys]uint64
@@ -275,7 +283,7 @@ func TestGatheredRivals(t *testing.T) {
 					rivals.Go(func() {
 						for range rounds {
 							n := rand.IntN(keys)
-							k, lease := fmt.Sprint(level, n), newLease()
+							k, lease := fmt.Sprint(level, made, n), newLease()
 							res, err := s.Acquire(t.Context(), ask(k, lease, time.Hour))
 							if err != nil {
 								t.Errorf("acquire: %v", err)
@@ -304,10 +312,11 @@ func TestGatheredRivals(t *testing.T) {
 				}
 			}
 			rivals.Wait()
-			if n := deadlocks() - before; n != 0 {
+			n := deadlocks() - before
+			if n != 0 && (made || level == "READ-COMMITTED") {
 				t.Errorf("%d deadlocks", n)
 			}
-			t.Logf("%d granted", granted.Load())
+			t.Logf("%d granted, %d deadlocks", granted.Load(), n)
 		})
 	}
 }
