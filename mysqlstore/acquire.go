@@ -39,7 +39,7 @@ type attempt struct {
 }
 
 // Acquire implements [tierlock.Store]. It is one statement where it is granted,
-// and one more where the lock is held, or the clock of the server is not known:
+// its own or one of several calls, and one more where the lock is held, or the clock of the server is not known:
 // after a lost connection, and after a minute in which nothing was read. At first
 // the server is asked what it is, and again when connections were lost. A
 // budget that is shorter than one round trip is always refused.

@@ -3,6 +3,8 @@ package mysqlstore
 import (
 	"cmp"
 	"context"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -255,15 +257,18 @@ func (g *gather[Q, A]) together(ctx context.Context, calls []*gathered[Q, A]) (w
 		return nil
 	}
 	outcomes, err := g.send(ctx, calls)
+	if err != nil && cut(err) {
+		g.s.era.Add(1)
+	}
+	_, wrong := misconfigured(err)
 	switch {
 	case err == nil:
 		for i, c := range calls {
 			g.answer(c, outcomes[i])
 		}
+	case wrong, errors.Is(err, driver.ErrBadConn):
+		return calls // nothing was sent, or what is refused to several may be done for one
 	case !locked(err) && !repeatable(err):
-		if cut(err) {
-			g.s.era.Add(1)
-		}
 		for _, c := range calls {
 			g.answer(c, failedAs[A](g.s.told(ctx, err)))
 		}

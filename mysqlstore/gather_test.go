@@ -322,6 +322,28 @@ func TestNothingGathersOnMySQL(t *testing.T) {
 	mustRelease(t, s, drop("k", "l"), tierlock.LeaseOwned)
 }
 
+// What is too large to be sent with others is sent by itself: a long token at once,
+// and several calls where the driver, or the server, refuses the statement for all.
+func TestTooLargeToGather(t *testing.T) {
+	t.Parallel()
+	srv := migrated(t)
+	s := open(t, srv.DSN("maxAllowedPacket=6000"), calm) // the text for one is some 3,000
+	g := gatherCalls(t, s)
+	long := ask("long", newLease(), patience)
+	long.Token.RequestID = strings.Repeat("r", 2000)
+	mustAcquire(t, s, long)
+	var all []*gotten
+	for i := range 30 {
+		all = append(all, g.acquire(t.Context(), ask(fmt.Sprint(i), newLease(), patience)))
+	}
+	g.answers()
+	for i, got := range all {
+		if rec := mustInspect(t, s, fmt.Sprint(i)); got.err != nil || !got.Granted || rec.Token != got.Token {
+			t.Errorf("%d: got %+v, %v; stored is %+v", i, got.AcquireResult, got.err, rec)
+		}
+	}
+}
+
 // What waits in the queue is told when the store is closed, and nothing goes on.
 func TestCloseEndsTheQueue(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,10 @@ import (
 // was used on.
 var sizes = [...]int{4, 8, 16, maxGathered}
 
+// maxTogether is how long the token of a call may be that goes with others, in
+// bytes: most have some 500, and a server takes packets of a bounded length.
+const maxTogether = 2000
+
 // sized gives the text for n rows.
 func sized(texts [len(sizes)]string, n int) (text string, size int) {
 	for i, size := range sizes {
@@ -69,7 +73,7 @@ func takeTogether(rows int, session string) string {
 // askFor makes an attempt, together with others where that can be.
 func (s *Store) askFor(ctx context.Context, until time.Time, a *attempt) (tierlock.AcquireResult, error) {
 	alone := func(ctx context.Context) (tierlock.AcquireResult, error) { return s.attempt(ctx, a) }
-	if a.req.Explicit || a.srv.nowait == "" {
+	if a.req.Explicit || a.srv.nowait == "" || len(a.head)+len(a.tail) > maxTogether {
 		return call(s, s.places, ctx, until, alone)
 	}
 	return s.takes.call(ctx, until, a.req.Name, a, alone)
