@@ -340,7 +340,7 @@ func (h *adopted) values(q *statement, n int) {
 	// many only where none has a character set.
 	text := func(s, as string) {
 		q.add(",")
-		q.bytes(s)
+		q.binary(s)
 		name(as)
 	}
 	if n > 0 {

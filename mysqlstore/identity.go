@@ -12,8 +12,8 @@ const (
 	// directory's. MariaDB has none; its server_uid is made of the address of a
 	// network card, and so a new one with each start of a container. What
 	// replicates has a server_id of its own there, and the rest is for copies.
-	identity = "CAST(COALESCE(/*!80000 @@server_uuid,*/ CONCAT_WS('/',@@server_id,@@hostname,@@port)) AS BINARY)"
+	identity = "CAST(COALESCE(/*!80000 @@server_uuid,*/ CONCAT_WS('/',@@global.server_id,@@hostname,@@port)) AS BINARY)"
 	// writable tells a primary from a replica that is set up as one should be, also
-	// to users whom read_only does not stop. The variable is a number or a word.
-	writable = "CONCAT(@@global.read_only) IN ('0','OFF')"
+	// to users whom read_only does not stop. The variables are numbers or words.
+	writable = "(CONCAT(@@global.read_only) IN ('0','OFF') AND CONCAT(@@global.innodb_read_only) IN ('0','OFF'))"
 )
