@@ -134,6 +134,13 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 	for _, p := range processes {
 		p.Expect("ready", patience)
 	}
+	t.Cleanup(func() { // while the processes live
+		if t.Failed() {
+			for _, p := range proxies {
+				t.Log(p.Describe())
+			}
+		}
+	})
 	eyes := observe(srv)
 	begin := time.Now()
 	down := false
