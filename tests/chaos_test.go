@@ -92,22 +92,27 @@ func chaos(t *testing.T, seed uint64, lasting time.Duration) {
 	if len(h.seen) < 5*int(lasting/time.Second) {
 		t.Errorf("the server was looked at %d times only", len(h.seen))
 	}
-	lost, unavailable := 0, 0
+	ends, nested := map[string]int{}, 0
 	for p, c := range counts {
 		t.Logf("process %d: %d locks, %d nested, %d stalls, %v", p, c.Held, c.Nested, c.Stalls, c.Ends)
 		for _, what := range c.Outstanding {
 			t.Errorf("process %d: %s", p, what)
 		}
-		// Else the faults have met nothing.
-		least := 3 * int(lasting/time.Second)
-		if c.Held < least || c.Nested == 0 || c.Ends["unlocked: ok"] == 0 || c.Ends["refused: held"] == 0 {
+		// Else the faults have met nothing. On a busy machine a process whose
+		// links were down for most of the time does a few a second.
+		if c.Held < int(lasting/time.Second) {
 			t.Errorf("process %d did too little: %+v", p, c)
 		}
-		lost += c.Ends["unlocked: lost"]
-		unavailable += c.Ends["refused: unavailable"]
+		for end, n := range c.Ends {
+			ends[end] += n
+		}
+		nested += c.Nested
 	}
-	if lasting >= 10*time.Second && (lost == 0 || unavailable == 0) {
-		t.Errorf("the faults did too little: %d locks lost, %d times unavailable", lost, unavailable)
+	if nested == 0 || ends["unlocked: ok"] == 0 || ends["refused: held"] == 0 {
+		t.Errorf("the processes did too little: %d nested, %v", nested, ends)
+	}
+	if lasting >= 10*time.Second && (ends["unlocked: lost"] == 0 || ends["refused: unavailable"] == 0) {
+		t.Errorf("the faults did too little: %v", ends)
 	}
 }
 
