@@ -2,7 +2,9 @@ package rig_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -106,5 +108,23 @@ func TestProxyFinishOfTheHalfOpen(t *testing.T) {
 				wantNone(t, x)
 			})
 		})
+	}
+}
+
+// Describe names each connection as its two ends do, and what became of it.
+func TestProxyDescribe(t *testing.T) {
+	x := newPair(t)
+	if got := x.p.Describe(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "to server: open; to client: open") {
+		t.Errorf("of one connection: %s", got)
+	}
+	x.p.Set(rig.ToClient, rig.Fault{Flow: rig.Hold})
+	x.to(rig.ToServer).send("12345")
+	x.waits(t, rig.ToClient, 5)
+	finished(t, x, rig.ToServer)
+	x.p.Reset(rig.ToServer)
+	want := fmt.Sprintf("client %v, server's client %v; to server: the end was forwarded, its end was reset; to client: 5 bytes in 1 pieces wait",
+		x.to(rig.ToClient).LocalAddr(), x.to(rig.ToServer).RemoteAddr())
+	if got := x.p.Describe(); !strings.Contains(got, want) || !strings.Contains(got, "to client: hold, 1 connections") {
+		t.Errorf("described as\n%s\nwant\n%s", got, want)
 	}
 }
