@@ -92,24 +92,25 @@ func chaos(t *testing.T, seed uint64, lasting time.Duration) {
 	if len(h.seen) < 5*int(lasting/time.Second) {
 		t.Errorf("the server was looked at %d times only", len(h.seen))
 	}
-	ends, nested := map[string]int{}, 0
+	ends, locks, nested := map[string]int{}, 0, 0
 	for p, c := range counts {
 		t.Logf("process %d: %d locks, %d nested, %d stalls, %v", p, c.Held, c.Nested, c.Stalls, c.Ends)
 		for _, what := range c.Outstanding {
 			t.Errorf("process %d: %s", p, what)
 		}
-		// Else the faults have met nothing. On a busy machine a process whose
-		// links were down for most of the time does a few a second.
-		if c.Held < int(lasting/time.Second) {
-			t.Errorf("process %d did too little: %+v", p, c)
+		if c.Held == 0 {
+			t.Errorf("process %d did nothing: %+v", p, c)
 		}
 		for end, n := range c.Ends {
 			ends[end] += n
 		}
+		locks += c.Held
 		nested += c.Nested
 	}
-	if nested == 0 || ends["unlocked: ok"] == 0 || ends["refused: held"] == 0 {
-		t.Errorf("the processes did too little: %d nested, %v", nested, ends)
+	// Else the faults have met nothing. Of both together: some schedules leave one
+	// of them hardly a second in ten.
+	if locks < 6*int(lasting/time.Second) || nested == 0 || ends["unlocked: ok"] == 0 || ends["refused: held"] == 0 {
+		t.Errorf("the processes did too little: %d locks, %d nested, %v", locks, nested, ends)
 	}
 	if lasting >= 10*time.Second && (ends["unlocked: lost"] == 0 || ends["refused: unavailable"] == 0) {
 		t.Errorf("the faults did too little: %v", ends)
