@@ -80,6 +80,10 @@ type Store struct {
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text; and those that were prepared twice, by address
 
+	takes    gather[*attempt, tierlock.AcquireResult]
+	releases gather[*tierlock.ReleaseRequest, tierlock.Ownership]
+	rows     rows // of both
+
 	pace    pace
 	members sync.WaitGroup // registered processes
 
@@ -96,6 +100,7 @@ type Store struct {
 
 var (
 	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Chained   = (*Store)(nil)
 	_ tierlock.Updater   = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
 	_ tierlock.Registrar = (*Store)(nil)
@@ -116,6 +121,8 @@ func New(db *sqlx.DB, opt Options) *Store {
 		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
 		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
+	s.takes.s, s.takes.send = s, s.takeAll
+	s.releases.s, s.releases.send = s, s.releaseAll
 	if db == nil || db.DB == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
 	}
