@@ -69,6 +69,7 @@ type acquisition struct {
 	holder Token // and by whom
 	failed error // the store's last failure, nil after an answer
 
+	queued      bool      // there were others in front
 	cut         bool      // the last call was cut short by our own limits
 	over        bool      // the place is lost: no further attempt
 	refusedOnly bool      // dirty by ErrMisconfigured alone
@@ -84,11 +85,11 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 	// call may leave to be undone.
 	l.calls.begin()
 	defer l.calls.end()
-	if a.isClosing() {
+	if a.locker.isClosing() {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
-	if !a.call.untilDone && !a.resource.chained && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
+	if !a.call.untilDone && !a.resource.lower() && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
 		return nil, a.refusal(a.downError())
 	}
 	defer func() {
@@ -97,18 +98,27 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 		}
 	}()
 	a.hold = &hold{locker: l, resource: a.resource, name: a.name, explicit: a.call.holder != ""}
-	l.lines.enter(&a.hold.place, a.name, a.call.holder, a.start)
+	a.hold.place.ttl = a.takesOver()
+	a.queued = l.lines.enter(&a.hold.place, a.name, a.call.holder, a.start)
 	defer func() {
 		if k == nil {
-			a.hold.place.leave()
+			a.leave()
 		}
 	}()
-	if !a.hold.place.active() {
-		if err := a.queue(ctx); err != nil {
-			return nil, a.refusal(err)
+	if a.queued {
+		// The turn may have come by now, and a lease with it.
+		if !a.hold.place.active() {
+			if err := a.queue(ctx); err != nil {
+				return nil, a.refusal(err)
+			}
+		}
+		if k, err = a.succeed(ctx); err == nil && k == nil {
+			err = a.giveWay(ctx)
 		}
 	}
-	k, err = a.contend(ctx)
+	if err == nil && k == nil {
+		k, err = a.contend(ctx)
+	}
 	if err != nil {
 		a.undo()
 		return nil, a.refusal(err)
@@ -138,7 +148,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 	for {
 		changed := a.at.backend.changed() // before the look at it
 		var told <-chan struct{}
-		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone && !r.chained {
+		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone && !r.lower() {
 			k := a.hold.place.knows()
 			if !k.active && !k.held {
 				return a.downError()

@@ -16,7 +16,6 @@ import (
 // chainHold is what a hold is in a chain: the machine's view of its lease.
 type chainHold struct {
 	chain     *chain
-	hold      *hold
 	id        degrade.HoldID // the lease id
 	exclusive bool
 	ttl       time.Duration // full
@@ -24,11 +23,13 @@ type chainHold struct {
 	worth     atomic.Uint32 // a Guarantee; it only falls
 
 	mu     sync.Mutex
+	hold   *hold // the present one of the lease
 	at     route
 	moved  moved     // the last confirmed adoption
 	tried  time.Time // when one was sent last
 	told   bool      // the machine has ended the hold, for reason
 	reason degrade.Reason
+	moves  int              // to another place, or within its data
 	places []degrade.Ticket // where it is to be freed, once the machine has forgotten it
 	over   bool             // the machine was told that it is over
 	freed  bool             // and the places were given up
@@ -87,6 +88,12 @@ func (h *chainHold) cap() watchdog.Instant {
 	return h.chain.origin.Add(time.Duration(h.chain.run.Belief(h.id)))
 }
 
+func (h *chainHold) holder() *hold {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hold
+}
+
 func (h *chainHold) route() route {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,19 +144,21 @@ func (h *chainHold) follow() {
 	tier := h.at.ticket.Tier
 	h.at = h.chain.at(place, h.exclusive)
 	m := h.moved
+	h.moves++
 	h.mu.Unlock()
 	if m.to != place {
 		return // the same lease in the same store: the mode was not known when it was granted
 	}
 	// In this order: renewals that begin after Move go to the new place.
-	if lease := h.hold.watched(); lease != nil {
+	holder := h.holder()
+	if lease := holder.watched(); lease != nil {
 		lease.Move(m.sent, m.ttl)
 	}
-	h.hold.tellMoved(tierOf(tier), tierOf(place.Tier))
+	holder.tellMoved(tierOf(tier), tierOf(place.Tier))
 }
 
 func (h *chainHold) recheck() {
-	if lease := h.hold.watched(); lease != nil {
+	if lease := h.holder().watched(); lease != nil {
 		lease.Recheck()
 	}
 }
@@ -157,12 +166,12 @@ func (h *chainHold) recheck() {
 // adoptRequest asks for the lease in another place; it is not ok where nobody needs
 // it any more.
 func (h *chainHold) adoptRequest(at route) (AdoptRequest, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	ttl := h.ttl
 	if h.limit > 0 {
 		ttl = min(ttl, (h.limit - watchdog.Since(h.hold.sent)).Truncate(time.Millisecond))
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.over || ttl < time.Millisecond {
 		return AdoptRequest{}, false
 	}
@@ -172,9 +181,19 @@ func (h *chainHold) adoptRequest(at route) (AdoptRequest, bool) {
 
 func (h *chainHold) adopted(to degrade.Ticket, sent watchdog.Instant, ttl time.Duration) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.moved.to != to || h.moved.sent.Sub(sent) < 0 {
+	newer := h.moved.to != to || h.moved.sent.Sub(sent) < 0
+	if newer {
 		h.moved = moved{to, sent, ttl}
+	}
+	same := h.at.ticket.Tier == to.Tier && h.at.ticket.Incarnation == to.Incarnation
+	if newer && same {
+		h.moves++
+	}
+	h.mu.Unlock()
+	// In the same data the key is of the coming epoch now. Renewals for the old one
+	// are refused, and this is one.
+	if lease := h.holder().watched(); lease != nil && newer && same {
+		lease.Move(sent, ttl)
 	}
 }
 
@@ -236,20 +255,57 @@ func (h *chainHold) give(keepUntil time.Time) route {
 	return at
 }
 
-// giveAll gives the lease up in the background wherever it is, after leave.
-func (h *chainHold) giveAll() {
+// giveAll gives the lease up in the background wherever it is, after leave. What was
+// sent to get it is executed until settled at the latest.
+func (h *chainHold) giveAll(settled time.Time) {
 	h.mu.Lock()
 	places := h.places
 	h.freed = true
+	h.tried = laterOf(h.tried, settled)
 	h.mu.Unlock()
 	h.free(places, time.Time{})
+}
+
+// mayPass reports whether the lease may go to the next of this process without
+// asking the store, and how often it has moved; outside a chain it may. In a drain it
+// does not, and what has moved neither: its fences are of a mode that is over.
+func (h *chainHold) mayPass() (moves int, ok bool) {
+	if h == nil {
+		return 0, true
+	}
+	mode := h.chain.run.Mode()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.moves, h.moves == 0 && !h.told && !mode.Drain && h.at.ticket.Epoch == mode.Epoch
+}
+
+// pass makes another hold of this process the lease's, before it is watched.
+func (h *chainHold) pass(to *hold, limit time.Duration) route {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hold, h.limit = to, limit
+	return h.at
+}
+
+// passed follows when it is watched: a move meanwhile was told to nobody.
+func (h *chainHold) passed(moves int) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	to, m, missed := h.hold, h.moved, h.moves > moves
+	h.mu.Unlock()
+	if missed {
+		to.watched().Move(m.sent, m.ttl)
+	}
+	h.recheck()
 }
 
 // free gives the lease up in places where it may be by an adoption.
 func (h *chainHold) free(places []degrade.Ticket, keepUntil time.Time) {
 	l := h.chain.locker
 	h.mu.Lock()
-	tried := h.tried
+	tried, holder := h.tried, h.hold
 	h.mu.Unlock()
 	for _, p := range places {
 		at := h.chain.at(p, h.exclusive)
@@ -260,7 +316,7 @@ func (h *chainHold) free(places []degrade.Ticket, keepUntil time.Time) {
 		// later.
 		settled := laterOf(time.Now(), tried.Add(max(l.cfg.CallTimeout+at.backend.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
 		at.backend.undo.add(undoTask{
-			req: ReleaseRequest{Name: h.hold.name, Lease: string(h.id), Explicit: h.hold.explicit, Place: at.place}, token: h.hold.token,
+			req: ReleaseRequest{Name: holder.name, Lease: string(h.id), Explicit: holder.explicit, Place: at.place}, token: holder.token,
 			keepUntil: keepUntil, settled: settled, until: settled.Add(h.ttl + l.cfg.CallTimeout),
 		})
 	}

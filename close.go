@@ -71,6 +71,7 @@ func (l *Locker) Close(ctx context.Context) error {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
 	}
 	l.dog.Close()
+	l.local.close(grace)
 	if l.chain != nil {
 		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
 		if err := l.chain.close(off); err != nil {

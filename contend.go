@@ -150,7 +150,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 	defer callCtx.End()
 	part := a.at.backend.part(a.name)
 	res, err := a.at.backend.Acquire(callCtx, AcquireRequest{Name: a.name, TTL: ttl, Budget: min(budget, margin/2),
-		Token: *token, Explicit: a.hold.explicit, Place: a.at.place})
+		Token: *token, Explicit: a.hold.explicit, Place: a.at.place, Fences: a.fences()})
 	answered := time.Now()
 	a.latency = answered.Sub(now)
 	switch {
@@ -206,7 +206,7 @@ func (a *acquisition) fullBudget() time.Duration {
 // grant makes the hold of a granted lease, unless it comes too late for
 // anybody to want it.
 func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered time.Time, res AcquireResult) (*Lock, error) {
-	l, r, h := a.locker, a.resource, a.hold
+	h := a.hold
 	if watchdog.At(answered).Sub(sent) >= a.call.ttl-watchdog.Margin(a.call.ttl) {
 		// Nobody may believe in it any more. The place is kept: the next
 		// attempt, with the same lease, makes a new lease of it.
@@ -214,15 +214,29 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		return nil, errLateGrant
 	}
 	h.token, h.sent, h.settled, h.backend = res.Token, sent, a.settled, a.at.backend
-	if a.resource.chained && !l.chain.enter(h, a.at, sent, a.call) {
+	if l := a.locker.local; l != nil && a.at.backend == l.store {
+		l.enter(h, a.call)
+	} else if a.resource.chained && !a.locker.chain.enter(h, a.at, sent, a.call) {
 		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		return nil, errModeChanged
 	}
+	h.run = leaseRun{began: answered, latency: a.latency, fences: res.Fences}
+	k, err := a.begin(ctx, answered, nil)
+	if err == nil && res.Reentered {
+		h.tellReentered()
+	}
+	return k, err
+}
+
+// begin makes the hold, whose token is set, on a lease that was granted or that
+// the former holder has yielded.
+func (a *acquisition) begin(ctx context.Context, at time.Time, former *watchdog.Lease) (*Lock, error) {
+	l, r, h := a.locker, a.resource, a.hold
 	k, err := h.open(ctx, 0)
 	if err != nil {
 		return nil, err // cannot be: nobody else knows the hold
 	}
-	h.place.hold(&h.token, answered)
+	h.place.hold(&h.token, at)
 	l.holds.add(h)
 	if n := r.holds.Add(1); r.cfg.MaxHolds > 0 && n > int64(r.cfg.MaxHolds) {
 		emit(l.notify, l.cfg.Observer.TooManyHolds, TooManyHoldsEvent{Labels: l.notify.labels(h.token),
@@ -230,7 +244,7 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		l.notify.say(slog.LevelWarn, "tierlock: more holds than expected", h.token,
 			slog.Int64("holds", n), slog.Int("want", r.cfg.MaxHolds))
 	}
-	h.watch(a.call)
+	h.watch(a.call, former)
 
 	// Whoever ended the hold meanwhile (a stop of this process, the caller's
 	// context, Close) wins: the key is given back.
@@ -239,18 +253,15 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		err = errLateGrant
 	case ctx.Err() != nil:
 		err = ended(ctx)
-	case a.isClosing():
+	case a.locker.isClosing():
 		err = ErrClosed
 	}
 	if err == nil {
-		if res.Reentered {
-			h.tellReentered()
-		}
 		return k, nil
 	}
 	a.over = true // the place is lost with the hold, so there is no further attempt
 	h.abandon(k, err)
-	// Only an earlier attempt can still be under way, but the grant runs from
+	// Only an earlier attempt can still be under way, but the lease may run from
 	// now on: a key in the past would be taken for expired, and not undone.
 	a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 	return nil, err
@@ -284,7 +295,7 @@ var errLateGrant = fmt.Errorf("%w: the grant came too late", ErrUnavailable)
 // it was told to, or if it already waits for a key known to be held, or if another
 // store may soon take over.
 func (a *acquisition) patient() bool {
-	return a.call.untilDone || (a.held || a.resource.chained) && !a.call.noWait
+	return a.call.untilDone || (a.held || a.resource.lower()) && !a.call.noWait
 }
 
 func (a *acquisition) downError() error {
@@ -394,22 +405,13 @@ func (a *acquisition) stopped(ctx context.Context, now time.Time) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	if a.isClosing() {
+	if a.locker.isClosing() {
 		return ErrClosed
 	}
 	if left, bounded := a.waitLeft(now); bounded && left <= 0 {
 		return errWaitOver
 	}
 	return nil
-}
-
-func (a *acquisition) isClosing() bool {
-	select {
-	case <-a.locker.closing:
-		return true
-	default:
-		return false
-	}
 }
 
 func jitter(from, to time.Duration) time.Duration { return from + rand.N(to-from) }

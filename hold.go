@@ -27,8 +27,10 @@ type hold struct {
 	place    place
 	backend  *backend         // the store that granted the lease
 	chained  *chainHold       // its part in a chain, nil outside one
+	local    *localHold       // nil unless it was granted for want of a store
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
+	run      leaseRun
 
 	next, prev *hold // in Locker.holds
 
@@ -37,9 +39,10 @@ type hold struct {
 	mu        sync.Mutex
 	lease     *watchdog.Lease
 	handles   []*Lock
-	live      int   // handles whose caller's context has not ended
-	releasing bool  // the last handle was unlocked; nobody may enter any more
-	cause     error // why the hold ended; nil before
+	live      int         // handles whose caller's context has not ended
+	releasing bool        // the last handle was unlocked; nobody may enter any more
+	cause     error       // why the hold ended; nil before
+	update    *time.Timer // of a hold by hand-over: see updateSoon
 
 	// The first handle and the room for a list of it alone: most holds have no
 	// other, and need no allocations for them.
@@ -139,6 +142,9 @@ func (h *hold) unlock(k *Lock) error {
 		// The context ends before the key is given up: nobody believes in a
 		// lock that another may have.
 		h.finalCause(k)
+		if exceeded == nil && h.handOver() {
+			return nil
+		}
 		return h.release(exceeded)
 	}
 	k.cancel(ErrReleased)
@@ -177,16 +183,21 @@ func (h *hold) release(exceeded error) error {
 		h.finish(loss)
 	}
 
+	h.stopUpdate()
 	sent := time.Now()
 	at, keep := h.at(), h.keep(sent)
 	if h.chained != nil {
 		h.chained.leave()
 		at = h.chained.give(sent.Add(keep))
 	}
+	if h.local != nil {
+		at = h.local.stop()
+	}
 	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: keep, Place: at.place}
 	part := at.backend.part(h.name)
 	state, err := at.backend.Release(ctx, req)
 	part.report(h.name, err)
+	h.local.leave(sent.Add(keep)) // after the release, which an undo must not precede
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
@@ -213,6 +224,7 @@ func (h *hold) release(exceeded error) error {
 		// while the release was under way, after an intact hold.)
 		loss = &LostError{Token: h.token, Reason: lossOfState(state), Held: stopped.Sub(h.sent)}
 	}
+	h.rest(answered)
 	if loss != nil {
 		err = loss
 		h.finish(loss)
@@ -222,15 +234,20 @@ func (h *hold) release(exceeded error) error {
 	if err == nil {
 		err = exceeded
 	}
-	held := watchdog.At(answered).Sub(h.sent)
-	if l.notify.wants(slog.LevelDebug, answered) {
+	h.tellReleased(answered, answered.Sub(sent), err)
+	return err
+}
+
+func (h *hold) tellReleased(at time.Time, latency time.Duration, err error) {
+	l := h.locker
+	held := watchdog.At(at).Sub(h.sent)
+	if l.notify.wants(slog.LevelDebug, at) {
 		l.notify.say(slog.LevelDebug, "tierlock: unlocked", h.token, slog.Duration("held", held), slog.Any("err", err))
 	}
 	if f := l.cfg.Observer.Released; f != nil {
-		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: answered,
-			Token: h.token, Held: held, Latency: answered.Sub(sent), Err: err})
+		emit(l.notify, f, ReleasedEvent{Labels: l.notify.labels(h.token), At: at,
+			Token: h.token, Held: held, Latency: latency, Err: err})
 	}
-	return err
 }
 
 // keep is what MinHold leaves of the key's life now.
@@ -262,6 +279,10 @@ func (h *hold) finish(cause error) {
 	if h.chained != nil && cause != ErrClosed { // then its body may still run
 		h.chained.leave()
 	}
+	if cause != ErrClosed && cause != ErrReleased {
+		h.local.leave(time.Time{})
+	}
+	h.stopUpdate()
 	h.place.leave()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -322,7 +343,11 @@ func (h *hold) endError(end watchdog.End) error {
 		}
 		return &LostError{Token: h.token, Reason: lossOfState(state), Held: end.Held, Err: end.Err}
 	case watchdog.Capped:
-		return &LostError{Token: h.token, Reason: h.chained.lossReason(), Held: end.Held, Err: end.Err}
+		reason := Taken // of a local hold
+		if h.chained != nil {
+			reason = h.chained.lossReason()
+		}
+		return &LostError{Token: h.token, Reason: reason, Held: end.Held, Err: end.Err}
 	case watchdog.Unconfirmed:
 		return &LostError{Token: h.token, Reason: Unconfirmed, Held: end.Held, Err: end.Err}
 	}
@@ -349,8 +374,9 @@ type notHeldError struct{ state Ownership }
 func (e *notHeldError) Error() string { return "store says " + e.state.String() }
 func (e *notHeldError) Unwrap() error { return watchdog.ErrNotHeld }
 
-// watch puts the lease under the watchdog.
-func (h *hold) watch(c call) {
+// watch puts the lease under the watchdog, as the successor of a former holder's
+// where that is not nil.
+func (h *hold) watch(c call, former *watchdog.Lease) {
 	l := h.locker
 	spec := watchdog.Spec{
 		Sent: h.sent, TTL: c.ttl, Limit: c.limit, MaxRenewals: h.resource.cfg.MaxRenewals, Value: h,
@@ -358,6 +384,8 @@ func (h *hold) watch(c call) {
 	}
 	if h.chained != nil {
 		spec.Cap = h.chained.cap
+	} else if h.local != nil {
+		spec.Cap = h.local.cap
 	}
 	if f := l.cfg.Observer.Renewed; f != nil {
 		spec.OnRenewed = func(r watchdog.Renewed) {
@@ -375,7 +403,12 @@ func (h *hold) watch(c call) {
 				Token: h.token, Held: held, Expect: c.expect})
 		}
 	}
-	lease := l.dog.Watch(spec)
+	var lease *watchdog.Lease
+	if former != nil {
+		lease = former.Succeed(spec)
+	} else {
+		lease = l.dog.Watch(spec)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lease = lease
@@ -397,8 +430,9 @@ func (h *hold) abandon(k *Lock, cause error) {
 	h.mu.Unlock()
 	if h.chained != nil {
 		h.chained.leave()
-		h.chained.giveAll()
+		h.chained.giveAll(time.Time{})
 	}
+	h.local.leave(time.Time{})
 	k.cancel(cause)
 	h.finish(ErrReleased)
 }

@@ -24,6 +24,7 @@ type Locker struct {
 	store     *backend   // the first
 	stores    []*backend // all, in the order of the chain
 	chain     *chain     // nil where no arbiter is needed
+	local     *localTier // nil where there is no store after which it comes
 	resources map[string]*ResourceHandle
 	lines     *lines
 	dog       *watchdog.Watchdog
@@ -74,11 +75,15 @@ func New(cfg Config) (*Locker, error) {
 	l.store = l.stores[0]
 	l.holder = fmt.Sprintf("%s@%s#%d", cfg.App, host, l.pid)
 	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
+	if last := l.stores[len(l.stores)-1]; last != l.store && last.Tier() == Local {
+		l.local = &localTier{locker: l, store: last}
+	}
 	if cfg.needsArbiter() {
 		l.chain = l.newChain()
 	}
 	for _, r := range cfg.Resources {
 		l.resources[r.Name] = l.newResource(r)
+		l.warnShort(r)
 	}
 	for _, s := range cfg.Stores {
 		if r, ok := s.(Registrar); ok {
@@ -142,6 +147,7 @@ type ResourceHandle struct {
 	holds   atomic.Int64
 
 	chained bool      // its locks go by the mode of the chain
+	local   bool      // they may be given in this process's memory
 	floor   Tier      // the lowest tier that its locks may go to
 	best    Guarantee // the most that its holds can be worth
 }
@@ -225,6 +231,11 @@ func (r *ResourceHandle) name(key string) Name {
 // Status is the state of a Locker, for health checks and debugging.
 type Status struct {
 	Stores []StoreStatus
+	// Chain is the mode in force, nil where no resource goes by one.
+	Chain *ChainStatus
+	// Local: no store can be used, and locks of resources whose Floor is Local are
+	// given in the memory of this process, or some that were are not in a store yet.
+	Local bool
 	// Holds counts the leases that are believed in or being released, Waiters
 	// the calls that wait behind others of this process, Undos the releases
 	// that go on in the background.
@@ -246,6 +257,25 @@ type StoreStatus struct {
 	LastError error
 }
 
+// ChainStatus is where the locks of a chain are kept, as far as this process knows.
+type ChainStatus struct {
+	// Tier is the one in force or, where Draining, the coming one; 0 while nothing
+	// is known.
+	Tier  Tier
+	Epoch uint16
+	// Draining: locks are moving there, and none of an Exclusive resource is given.
+	Draining bool
+	// Permit is how long exclusive locks may be believed in without a further
+	// word from the arbiter; 0 if not at all.
+	Permit time.Duration
+	// ArbiterSilent: MySQL has not answered for three periods of Degrade.Poll.
+	ArbiterSilent bool
+	// RedisDown: three probes of Redis in a row have failed.
+	RedisDown bool
+	// Agreed: all live members have the same policies.
+	Agreed bool
+}
+
 // Status reads the present state. It does no I/O.
 func (l *Locker) Status() Status {
 	s := Status{
@@ -261,12 +291,27 @@ func (l *Locker) Status() Status {
 		s.Stores = append(s.Stores, st)
 		s.Undos += b.undo.count()
 	}
+	s.Local = l.local.inUse()
+	if l.chain != nil {
+		st := l.chain.run.State()
+		s.Chain = &ChainStatus{Tier: tierOf(st.Mode.Tier), Epoch: st.Mode.Epoch, Draining: st.Mode.Drain, Permit: st.Permit,
+			ArbiterSilent: st.Silent, RedisDown: st.RedisDown, Agreed: st.Agreed}
+	}
 	select {
 	case <-l.closing:
 		s.Closed = true
 	default:
 	}
 	return s
+}
+
+func (l *Locker) isClosing() bool {
+	select {
+	case <-l.closing:
+		return true
+	default:
+		return false
+	}
 }
 
 // newToken makes the identity of one acquisition. A lease id is the member id

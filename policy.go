@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -178,6 +179,10 @@ func (c *Config) digest() string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// lower reports whether there is more than one store for the resource, so that a call
+// goes on while one is down.
+func (r *ResourceHandle) lower() bool { return r.chained || r.local }
+
 func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 	r := &ResourceHandle{locker: l, cfg: cfg, floor: cfg.Floor, best: min(l.store.Guarantee(), FencedOnly)}
 	if r.floor == 0 {
@@ -187,5 +192,18 @@ func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 		r.chained = true
 		r.best = c.worth(cfg.Exclusive)
 	}
+	r.local = cfg.Floor == Local && l.local != nil
 	return r
+}
+
+// warnShort says where a switch may take longer than the leases of a resource last
+// without a renewal: what is held then is lost, though nobody else gets it.
+func (l *Locker) warnShort(r Resource) {
+	if l.chain == nil || l.chain.redis == nil || !l.resources[r.Name].chained {
+		return
+	}
+	if d := l.cfg.switchTime(); d > r.TTL*56/100 {
+		l.notify.say(slog.LevelWarn, "tierlock: a switch to another store may take longer than leases last: shorten Degrade.Probe, Suspect and Poll, or lengthen the TTL", Token{},
+			slog.String("resource", r.Name), slog.Duration("ttl", r.TTL), slog.Duration("switch", d))
+	}
 }

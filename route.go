@@ -23,6 +23,9 @@ const drainPatience = 5 * time.Second
 
 // at is where the lease of the hold is now.
 func (h *hold) at() route {
+	if h.local != nil {
+		return h.local.route()
+	}
 	if h.chained != nil {
 		return h.chained.route()
 	}
@@ -31,6 +34,9 @@ func (h *hold) at() route {
 
 // guarantee is what the hold is worth.
 func (h *hold) guarantee() Guarantee {
+	if h.local != nil {
+		return ProcessLocal
+	}
 	if h.chained != nil {
 		return Guarantee(h.chained.worth.Load())
 	}
@@ -48,10 +54,21 @@ const (
 
 // steer finds out where the acquisition asks next, at now.
 func (a *acquisition) steer(ctx context.Context, now time.Time) (turn, error) {
-	if !a.resource.chained {
+	l, r := a.locker, a.resource
+	if r.local {
+		if a.call.floor == Local && a.call.worth <= ProcessLocal && l.local.needed(a.name) {
+			l.local.begin()
+			a.moved = nil
+			return a.turnTo(route{backend: l.local.store}), nil
+		}
+		if !r.chained {
+			return a.turnTo(route{backend: l.store}), nil
+		}
+	}
+	if !r.chained {
 		return turnOn, nil
 	}
-	c := a.locker.chain
+	c := l.chain
 	a.moved = c.run.Changed() // before the look
 	to, wait, err := a.choose(c, now)
 	if err == nil {
@@ -152,6 +169,9 @@ func (a *acquisition) turnTo(to route) turn {
 // may be in either store: the coming one is asked, and then the former.
 func (r *ResourceHandle) inspect(ctx context.Context, name Name) (Record, error) {
 	c := r.locker.chain
+	if r.local && r.locker.local.needed(name) {
+		return r.locker.local.store.Inspect(ctx, name)
+	}
 	if !r.chained {
 		return r.locker.store.Inspect(ctx, name)
 	}

@@ -42,6 +42,9 @@ type Ticket struct {
 	Incarnation string
 }
 
+// sameData reports whether two tickets, perhaps of two epochs, are for the same keys.
+func (t Ticket) sameData(u Ticket) bool { return t.Tier == u.Tier && t.Incarnation == u.Incarnation }
+
 // Ticket is what requests of this mode carry.
 func (m Mode) Ticket() Ticket {
 	if m.Tier == MySQL {

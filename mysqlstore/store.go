@@ -30,6 +30,12 @@ type Options struct {
 	// A call's wait for its turn counts against CallTimeout: over a way of 30 ms,
 	// 500 calls at once take more than 600 ms with 32.
 	MaxCalls int
+	// Durable says, and nothing can check it, that there is one primary at a time
+	// and that a commit it has acknowledged survives its failover: semi-synchronous
+	// replication that never falls back, Group Replication, or a disk that moves
+	// along; with sync_binlog=1 and innodb_flush_log_at_trx_commit=1. Only then are
+	// holds of Exclusive resources worth tierlock.Exclusive.
+	Durable bool
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
 	// that fails. Nil means slog.Default().
@@ -60,7 +66,8 @@ type Store struct {
 	timeout time.Duration
 	log     *slog.Logger
 	made    time.Time // where local time begins
-	wrong   error     // what is wrong with how the store was made
+	durable bool
+	wrong   error // what is wrong with how the store was made
 
 	clock contract.Clock
 	era   atomic.Uint64 // of connections, see contract.Clock
@@ -86,6 +93,7 @@ type Store struct {
 
 var (
 	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Updater   = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
 	_ tierlock.Registrar = (*Store)(nil)
 )
@@ -102,7 +110,7 @@ var (
 // A nil pool or bad options make every call return an error that says so.
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
-		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
+		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
 		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
 	if db == nil || db.DB == nil {
@@ -165,8 +173,13 @@ func (s *Store) Close() {
 // Tier is tierlock.MySQL.
 func (s *Store) Tier() tierlock.Tier { return tierlock.MySQL }
 
-// Guarantee is tierlock.FencedOnly.
-func (s *Store) Guarantee() tierlock.Guarantee { return tierlock.FencedOnly }
+// Guarantee is tierlock.Exclusive with Options.Durable, else tierlock.FencedOnly.
+func (s *Store) Guarantee() tierlock.Guarantee {
+	if s.durable {
+		return tierlock.Exclusive
+	}
+	return tierlock.FencedOnly
+}
 
 // Linger is how long after a call was given up the server may still execute it:
 // as long as a statement may wait for a row that another transaction holds.

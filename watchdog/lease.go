@@ -43,7 +43,8 @@ type Lease struct {
 	call    *call // the one in flight
 	paused  bool
 	overdue bool // OnOverdue was called
-	stopped bool // by Stop, after which end and ended stay as they are
+	yielded bool // by Yield, and not succeeded
+	stopped bool // by Stop or Yield, after which end and ended stay as they are
 	ended   bool
 	end     End
 

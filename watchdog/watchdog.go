@@ -180,6 +180,11 @@ func New(cfg Config) *Watchdog {
 // but Left, End and Stop still tell the truth by the clock.
 func (w *Watchdog) Watch(spec Spec) *Lease {
 	l := newLease(w, spec)
+	w.begin(l)
+	return l
+}
+
+func (w *Watchdog) begin(l *Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.mu.Lock()
@@ -192,7 +197,6 @@ func (w *Watchdog) Watch(spec Spec) *Lease {
 	}
 	w.mu.Unlock()
 	l.placeLocked()
-	return l
 }
 
 // Len is the number of leases watched: neither stopped nor ended.
