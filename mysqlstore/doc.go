@@ -67,6 +67,12 @@
 // process that fell silent, marks them as released once they have expired, and
 // deletes the rows of locks that nobody took for ten minutes.
 //
+// # Chains
+//
+// In a chain of stores each call is judged by its [tierlock.Place], in the statement
+// that would change the row: by the row's epoch and by the server that executes it.
+// Without a place nothing is different from a store that is used by itself.
+//
 // # The guard
 //
 // [Guard] keeps the write of a holder that has lost its lock, on whatever store
