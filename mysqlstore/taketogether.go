@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // sizes are the numbers of rows that there is a prepared statement for; the rest
@@ -41,8 +42,8 @@ var (
 // The same of a form that is placed, see takeAt. The columns that it has besides come
 // last.
 var (
-	placedTakeColumns    = append(slices.Clone(takeColumns), strings.Fields("origin mode site top bottom")...)
-	placedTakeParameters = strings.Fields("space kind item mark origin least mode lease holder enters head origin least origin least origin least ttl tail ttl " +
+	placedTakeColumns    = append(slices.Clone(takeColumns), strings.Fields("origin mode basis site top bottom")...)
+	placedTakeParameters = strings.Fields("space kind item mark origin least mode lease holder enters head origin least mode origin least basis ttl tail ttl " +
 		"site latest budget top bottom ? latest budget bottom ?")
 )
 
@@ -189,13 +190,13 @@ func (s *Store) takeRows(ctx context.Context, srv *server, all []*attempt, place
 			hexed(a.head), hexed(a.tail), req.TTL.Microseconds(), a.bound, budget)
 		if placed {
 			lo, hi := bounds(req.Place)
-			args = append(args, leastOf(req.Place.Epoch), req.Place.Epoch, hexed(data(req.Place)), hi, lo)
+			args = append(args, leastOf(req.Place.Epoch), req.Place.Epoch, uint64(req.Place.Epoch)<<contract.SeqBits, hexed(data(req.Place)), hi, lo)
 		}
 	}
 	for range size - len(all) { // always late, so nothing is done
 		args = append(args, "", "", "", uint64(0), uint64(0), "", "", false, "", "", 0, 0, -1)
 		if placed {
-			args = append(args, 0, 0, "", 0, 0)
+			args = append(args, 0, 0, 0, "", 0, 0)
 		}
 	}
 	explained := s.explained()
