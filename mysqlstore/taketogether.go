@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -97,16 +96,9 @@ func (s *Store) takeAll(ctx context.Context, calls []*gathered[*attempt, tierloc
 		}
 		return outcomes, nil
 	}
-	sent := make([]*attempt, 0, len(calls))
+	sent := make([]*attempt, len(calls))
 	for i, c := range calls {
-		if time.Now().After(c.q.end) {
-			outcomes[i] = failedAs[tierlock.AcquireResult](fmt.Errorf("%w: not sent in time", tierlock.ErrLate))
-			continue
-		}
-		sent = append(sent, c.q)
-	}
-	if len(sent) == 0 {
-		return outcomes, nil
+		sent[i] = c.q
 	}
 	won, err := s.takeRows(ctx, srv, sent)
 	if err != nil {
@@ -114,9 +106,6 @@ func (s *Store) takeAll(ctx context.Context, calls []*gathered[*attempt, tierloc
 	}
 	var unclear []int
 	for i, c := range calls {
-		if outcomes[i].err != nil {
-			continue
-		}
 		if t := won[c.q.id]; t.anew {
 			outcomes[i] = outcomeOf(c.q.grant(t.server, t.fence), nil)
 		} else {
@@ -160,7 +149,8 @@ func (s *Store) takeRows(ctx context.Context, srv *server, all []*attempt) (map[
 	for _, a := range all {
 		a.id = rand.Uint64()
 		req := a.req
-		// Of the time that it may be on its way, some has passed in the queue.
+		// Of the time that it may be on its way, some has passed in the queue; all
+		// of it, perhaps, and then the statement refuses it.
 		budget := min(a.budget, a.end.Sub(began).Microseconds())
 		args = append(args, hexed(req.Name.Namespace), hexed(req.Name.Resource), hexed(req.Name.Key), a.id, a.floor,
 			hexed(req.Token.Lease), hexed(req.Token.Holder[:min(len(req.Token.Holder), maxHolder)]), req.Token.Reentrant,
