@@ -124,6 +124,8 @@ type AcquireRequest struct {
 	// fence, and the key is free when the last such lease is released or
 	// has expired. Explicit ids enter explicit ids only.
 	Explicit bool
+	// Place is the mode of a chain that the call is meant for.
+	Place Place
 }
 
 // AcquireResult is the answer to an AcquireRequest.
@@ -147,6 +149,8 @@ type RenewRequest struct {
 	Explicit bool // as it was at Acquire
 	// TTL is the time left wanted, in whole milliseconds, at least 1 ms.
 	TTL time.Duration
+	// Place is the mode that the lease is of.
+	Place Place
 }
 
 // RenewResult is the answer to a RenewRequest. State counts only where Err is
@@ -164,6 +168,8 @@ type ReleaseRequest struct {
 	// Keep, where positive, keeps the key for that long (never longer than
 	// the time it has left) instead of freeing it at once.
 	Keep time.Duration
+	// Place is the mode that the lease is of.
+	Place Place
 }
 
 // Record is what Inspect reads.
