@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -116,14 +115,7 @@ func (s *Store) takeAll(ctx context.Context, calls []*gathered[*attempt, tierloc
 			outcomes[i].alone = true
 			continue
 		}
-		if time.Now().After(c.q.end) {
-			outcomes[i] = failedAs[tierlock.AcquireResult](fmt.Errorf("%w: not sent in time", tierlock.ErrLate))
-			continue
-		}
 		sent = append(sent, c.q)
-	}
-	if len(sent) == 0 {
-		return outcomes, nil
 	}
 	won, err := s.takeRows(ctx, srv, sent, placed)
 	if err != nil {
@@ -131,7 +123,7 @@ func (s *Store) takeAll(ctx context.Context, calls []*gathered[*attempt, tierloc
 	}
 	var unclear []int
 	for i, c := range calls {
-		if outcomes[i].err != nil || outcomes[i].alone {
+		if outcomes[i].alone {
 			continue
 		}
 		if t := won[c.q.id]; t.anew {
@@ -183,7 +175,8 @@ func (s *Store) takeRows(ctx context.Context, srv *server, all []*attempt, place
 	for _, a := range all {
 		a.id = rand.Uint64() &^ 1 // see placed
 		req := a.req
-		// Of the time that it may be on its way, some has passed in the queue.
+		// Of the time that it may be on its way, some has passed in the queue; all
+		// of it, perhaps, and then the statement refuses it.
 		budget := min(a.budget, a.end.Sub(began).Microseconds())
 		args = append(args, hexed(req.Name.Namespace), hexed(req.Name.Resource), hexed(req.Name.Key), a.id, a.floor,
 			hexed(req.Token.Lease), hexed(req.Token.Holder[:min(len(req.Token.Holder), maxHolder)]), req.Token.Reentrant,
