@@ -15,7 +15,7 @@ import (
 // too, this goes on for a while only, and then the lease is released.
 const (
 	// maxHandOvers and maxHandOverTime bound that: whichever is reached first.
-	// They count from the grant.
+	// They count from the grant, which reserves no more fences than that.
 	maxHandOvers    = 64
 	maxHandOverTime = 50 * time.Millisecond
 	// After that the next of this process asks a little later than it could: for
@@ -80,7 +80,7 @@ func (a *acquisition) fences() int {
 // ended, and reports whether it did: then the hold is over.
 func (h *hold) handOver() bool {
 	l, now := h.locker, time.Now()
-	if h.run.fences == 0 || h.local != nil || h.run.count >= maxHandOvers || now.Sub(h.run.began) >= maxHandOverTime ||
+	if h.run.fences == 0 || h.local != nil || now.Sub(h.run.began) >= maxHandOverTime ||
 		h.place.ttl != h.token.TTL || l.isClosing() || !h.place.followed() {
 		return false
 	}

@@ -170,11 +170,6 @@ func TestNeverHandedOver(t *testing.T) {
 		{name: "MinHold", resource: "min"},
 		{name: "a store without ranges", resource: "re", most: -1},
 		{name: "after 50 ms", resource: "re", before: func(*testing.T, *handed, *ranger) { time.Sleep(50 * time.Millisecond) }},
-		{name: "a handle of its own bound", resource: "re", before: func(t *testing.T, h *handed, _ *ranger) {
-			inner := mustLockCtx(t, h.hold.Context(), h.l, "re", "1", tierlock.Lease(short))
-			mustUnlock(t, inner)
-			time.Sleep(50 * time.Millisecond)
-		}},
 		{name: "with less than half of the lease left", resource: "short", before: func(_ *testing.T, _ *handed, s *ranger) {
 			s.renewBy(unanswered)
 			time.Sleep(45 * time.Millisecond)
@@ -418,8 +413,9 @@ func TestHandOverKeepsTheUndo(t *testing.T) {
 		synctest.Wait()
 		second := lockAsync(bg, l, "r", "1", tierlock.UntilDone())
 		synctest.Wait()
-		// Executed when all is over.
-		f.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Late, Delay: 700 * time.Millisecond, Times: 1})
+		// Executed in time, and when all is over.
+		f.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Late, Delay: 120 * time.Millisecond, Times: 1})
+		begun := time.Now()
 		mustUnlock(t, k)
 		k = (<-first).k
 		mustUnlock(t, k)
@@ -428,8 +424,15 @@ func TestHandOverKeepsTheUndo(t *testing.T) {
 			t.Error("not handed over")
 		}
 		mustUnlock(t, next)
+		wantFree(t, s, name("r", "1"))
+		if n := l.Status().Undos; n != 1 {
+			t.Errorf("%d undos, want one for what may still be executed", n)
+		}
+		time.Sleep(125*time.Millisecond - time.Since(begun))
+		if left(t, s, name("r", "1")) == 0 {
+			t.Error("the late one has granted nothing: the test shows nothing")
+		}
 		idle(t, l)
-		time.Sleep(time.Second)
 		wantFree(t, s, name("r", "1"))
 	})
 }
