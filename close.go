@@ -63,13 +63,27 @@ func (l *Locker) Close(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(2*l.cfg.CallTimeout, cancel) })()
 	l.calls.none(grace) // all waits have ended, attempts end with their CallTimeout
-	if n := l.undo.close(grace); n > 0 {
+	n := 0
+	for _, b := range l.stores {
+		n += b.undo.close(grace)
+	}
+	if n > 0 {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
 	}
 	l.dog.Close()
-	if l.leave != nil {
+	l.local.close(grace)
+	if l.chain != nil {
 		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
-		l.leave(off)
+		if err := l.chain.close(off); err != nil {
+			problems = append(problems, err)
+		}
+		stop()
+	}
+	if len(l.leave) > 0 {
+		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		for _, leave := range l.leave {
+			leave(off)
+		}
 		stop()
 	}
 	flush, stop := context.WithTimeout(grace, l.cfg.CallTimeout) // grace may have no end

@@ -52,6 +52,7 @@ type line struct {
 	heldAt   time.Time // last time that the key was known to be held
 	held     *Token    // by whom, as far as known; never nil where answered
 	answered bool      // the present contender was told "held" last
+	restTill time.Time // other processes have their turn before the next asks
 	failed   error     // the store's last failure since then
 	change   chan struct{}
 }
@@ -72,15 +73,19 @@ type place struct {
 	name     Name
 	explicit string
 	since    time.Time
-	turn     chan struct{} // closed when the place becomes active
-	state    placeState
+	// ttl is that of a lease that the caller would take over, 0 for none: see
+	// hold.handOver.
+	ttl   time.Duration
+	baton *baton        // given to an active place that has not taken it yet
+	turn  chan struct{} // closed when the place becomes active
+	state placeState
 
 	next, prev *place // while queued
 }
 
 // enter gives the caller that place: an active one if the line is free for it,
 // else the last in the queue.
-func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) {
+func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) (queued bool) {
 	s := ls.shard(name)
 	p.shard, p.name, p.explicit, p.since = s, name, explicit, now
 	s.mu.Lock()
@@ -93,10 +98,11 @@ func (ls *lines) enter(p *place, name Name, explicit string, now time.Time) {
 	p.line = ln
 	if ln.active == 0 && ln.first == nil || ln.joinableLocked(explicit) {
 		ln.activateLocked(p)
-		return
+		return false
 	}
 	p.turn = make(chan struct{})
 	ln.pushLocked(p)
+	return true
 }
 
 func (ln *line) pushLocked(p *place) {
@@ -201,14 +207,20 @@ func (p *place) hold(t *Token, now time.Time) {
 }
 
 // leave gives the place up, whatever it is, and passes the turn on. It is
-// idempotent, and safe to call at the very moment at which the turn comes.
-func (p *place) leave() {
+// idempotent, and safe to call at the very moment at which the turn comes. Where a
+// baton has come with it, that is returned and the place kept, until it is called
+// again.
+func (p *place) leave() *baton {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	ln := p.line
+	if b := p.baton; b != nil {
+		p.baton = nil
+		return b
+	}
 	switch p.state {
 	case placeLeft:
-		return
+		return nil
 	case placeQueued:
 		ln.removeLocked(p)
 	case placeHolds:
@@ -231,6 +243,7 @@ func (p *place) leave() {
 			delete(p.shard.m, p.name)
 		}
 	}
+	return nil
 }
 
 // heldNowLocked notes for those who are still there that the key was held until

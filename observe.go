@@ -41,8 +41,22 @@ type Observer struct {
 	TooManyHolds func(TooManyHoldsEvent)
 	// Released: a hold was unlocked.
 	Released func(ReleasedEvent)
+	// HandedOver: the lease of a hold that was unlocked went to the next in this
+	// process, without a call to the store.
+	HandedOver func(HandedOverEvent)
 	// StoreChanged: a store stopped or resumed answering.
 	StoreChanged func(StoreEvent)
+	// Draining: locks begin to move to the tier of the event, or to other data of
+	// it; until TierChanged no lock of an Exclusive resource is given.
+	Draining func(ChainEvent)
+	// TierChanged: locks are kept in the tier of the event now. It is also told
+	// when the process has first learned where they are.
+	TierChanged func(ChainEvent)
+	// Adopted: a hold lives on in another store, or in other data of it.
+	Adopted func(AdoptedEvent)
+	// LocalAlarm: no store can be used, and locks are given in the memory of this
+	// process. It is told at once, then every 10 s, and when it is over.
+	LocalAlarm func(LocalAlarmEvent)
 }
 
 // Labels are the bounded values that fit a metric's labels.
@@ -66,7 +80,8 @@ type AcquireEnd struct {
 	// Token is the granted one, zero where Err is not nil.
 	Token Token
 	Err   error
-	// Waited is the whole call, Latency the store's last answer.
+	// Waited is the whole call, Latency the store's last answer, 0 where there
+	// was none, as for a lease that was handed over.
 	Waited, Latency time.Duration
 }
 
@@ -132,13 +147,23 @@ type TooManyHoldsEvent struct {
 	Holds, Want int
 }
 
-// ReleasedEvent tells of an unlocked hold. Err is what Unlock returned.
+// ReleasedEvent tells of an unlocked hold. Err is what Unlock returned; Latency is
+// the store's answer, 0 where the lease was handed over.
 type ReleasedEvent struct {
 	Labels
 	At            time.Time
 	Token         Token
 	Held, Latency time.Duration
 	Err           error
+}
+
+// HandedOverEvent tells of a lease that serves the next hold.
+type HandedOverEvent struct {
+	Labels
+	At time.Time
+	// Token is of the hold that begins, From of the one that was unlocked.
+	Token, From Token
+	Count       int // times in a row, this one included
 }
 
 // StoreEvent tells that a store stopped answering (three failures in a row;
@@ -148,6 +173,31 @@ type StoreEvent struct {
 	Tier Tier
 	At   time.Time
 	Err  error
+}
+
+// ChainEvent tells of the mode of the chain.
+type ChainEvent struct {
+	App   string
+	Tier  Tier
+	Epoch uint16
+	At    time.Time
+}
+
+// AdoptedEvent tells of a hold that has moved. Its token stays as it was; Tier in
+// the labels is the new one.
+type AdoptedEvent struct {
+	Labels
+	At    time.Time
+	Token Token
+	From  Tier
+}
+
+// LocalAlarmEvent tells of locks that exclude within this process only.
+type LocalAlarmEvent struct {
+	App       string
+	At, Since time.Time
+	Holds     int // that are not in a store yet
+	Over      bool
 }
 
 const maxEvents = 8192

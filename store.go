@@ -126,6 +126,10 @@ type AcquireRequest struct {
 	Explicit bool
 	// Place is the mode of a chain that the call is meant for.
 	Place Place
+	// Fences is how many further fences to reserve at most, for holds that may
+	// follow on the same lease without asking the store. 0 means none, and there
+	// are none for an Explicit request.
+	Fences int
 }
 
 // AcquireResult is the answer to an AcquireRequest.
@@ -140,6 +144,13 @@ type AcquireResult struct {
 	Left time.Duration
 	// Reentered says that the grant joined an explicit holder's hold.
 	Reentered bool
+	// Fences is how many further fences were reserved, 0 to
+	// AcquireRequest.Fences: those from Token.Fence+1 on. Every later grant of
+	// the key has a larger one, in all circumstances in which it would have one
+	// larger than Token.Fence. A store may always give fewer, and none. One that
+	// is [ProcessLocal] has no fences to reserve: there it is only the number of
+	// holds that may follow.
+	Fences int
 }
 
 // RenewRequest asks to prolong one lease.
@@ -228,6 +239,24 @@ type Lingering interface {
 	Linger() time.Duration
 }
 
+// Updater is an optional interface of a Store that grants Fences. Without it
+// Inspect goes on to show the first of the holds that follow each other on a lease.
+type Updater interface {
+	// Update replaces the token that is kept with the lease req.Token.Lease by
+	// req.Token, only ever forward: a kept token whose fence is not smaller stays,
+	// and so does one of another lease. The time left stays as it is, and a key is
+	// never created. LeaseOwned says that the key carries the lease, whether the
+	// token was replaced or not. An Explicit lease is no lease here.
+	Update(ctx context.Context, req UpdateRequest) (Ownership, error)
+}
+
+// UpdateRequest gives a lease the token of the hold that it serves now.
+type UpdateRequest struct {
+	Name Name
+	// Token is complete: of all its fields the store fills in none.
+	Token Token
+}
+
 // Registrar is an optional interface of a Store that keeps a list of the
 // processes that use it, so that the locks of one that died are told from
 // those of one that is only slow.
@@ -283,6 +312,12 @@ const (
 	// holders are possible after a failover or restart that lost the key.
 	// Their fence tells the younger.
 	FencedOnly
+	// Exclusive holds exclude over failovers and switches of stores, too: of
+	// Exclusive resources, with a MySQL of which acknowledged commits survive a
+	// failover (mysqlstore.Options.Durable) and clocks whose rates differ by less
+	// than 1 %. No lease excludes the effects of a process that is stopped: the
+	// fence does.
+	Exclusive
 )
 
 // String is the name used in logs and labels.
@@ -292,6 +327,8 @@ func (g Guarantee) String() string {
 		return "process-local"
 	case FencedOnly:
 		return "fenced-only"
+	case Exclusive:
+		return "exclusive"
 	}
 	return fmt.Sprintf("guarantee(%d)", uint8(g))
 }

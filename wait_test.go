@@ -72,6 +72,7 @@ func TestOneContenderPerKeyAndProcess(t *testing.T) {
 			}
 			defer inFlight.Add(-1)
 			time.Sleep(time.Millisecond)
+			req.Fences = 0 // else one lease serves many
 			return s.Store.Acquire(ctx, req)
 		}
 		l := newLocker(t, s)

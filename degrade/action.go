@@ -1,5 +1,7 @@
 package degrade
 
+import "fmt"
+
 // Kind is what an Action asks for.
 type Kind uint8
 
@@ -44,6 +46,16 @@ const (
 
 	kinds
 )
+
+// String is the name used in logs.
+func (k Kind) String() string {
+	names := [kinds]string{Poll: "poll", Create: "create", Refresh: "refresh", Start: "start", Adopt: "adopt", Ack: "ack",
+		Open: "open", Takeover: "takeover", Remove: "remove", Leave: "leave", Probe: "probe"}
+	if k < kinds && names[k] != "" {
+		return names[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
 
 // Action is something that the machine wants done or, once begun, is being done.
 type Action struct {

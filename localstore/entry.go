@@ -74,6 +74,14 @@ func stamp(req tierlock.AcquireRequest) tierlock.Token {
 	return t
 }
 
+// further is how many holds may follow on a lease: none of them has a fence.
+func further(req tierlock.AcquireRequest) int {
+	if req.Explicit {
+		return 0
+	}
+	return max(0, req.Fences)
+}
+
 // after is now + d. An absurd d ends at the end of time, not in the past.
 func after(now, d time.Duration) time.Duration {
 	if d > math.MaxInt64-now {

@@ -71,7 +71,7 @@ func (s *Space) acquire(ctx context.Context, began time.Duration, req tierlock.A
 	if e == nil {
 		m := member{token: stamp(req), until: until}
 		s.addLocked(&entry{name: req.Name, explicit: req.Explicit, token: m.token, members: []member{m}, until: until})
-		return tierlock.AcquireResult{Granted: true, Token: m.token}, nil
+		return tierlock.AcquireResult{Granted: true, Token: m.token, Fences: further(req)}, nil
 	}
 	e.prune(now)
 	if i := e.find(req.Token.Lease); i >= 0 {
@@ -79,7 +79,7 @@ func (s *Space) acquire(ctx context.Context, began time.Duration, req tierlock.A
 		m := &e.members[i]
 		m.until = max(m.until, until)
 		s.settleLocked(e)
-		return tierlock.AcquireResult{Granted: true, Token: m.token, Reentered: m.entered}, nil
+		return tierlock.AcquireResult{Granted: true, Token: m.token, Reentered: m.entered, Fences: further(req)}, nil
 	}
 	if e.explicit && req.Explicit && e.token.Holder == req.Token.Holder {
 		m := member{token: stamp(req), until: until, entered: true}
@@ -153,6 +153,26 @@ func (s *Space) release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	// After the change and under the same mutex: whoever is woken finds it.
 	s.wakeLocked(e.name)
+	return tierlock.LeaseOwned, nil
+}
+
+func (s *Space) update(ctx context.Context, req tierlock.UpdateRequest) (tierlock.Ownership, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := s.beginLocked(ctx)
+	if err != nil {
+		return 0, err
+	}
+	e := s.entries[req.Name]
+	if e == nil {
+		return tierlock.LeaseGone, nil
+	}
+	e.prune(now)
+	i := e.find(req.Token.Lease)
+	if i < 0 || e.explicit {
+		return tierlock.LeaseTaken, nil
+	}
+	e.members[i].token, e.token = req.Token, req.Token
 	return tierlock.LeaseOwned, nil
 }
 

@@ -11,6 +11,7 @@ import (
 var (
 	_ tierlock.Store   = (*Store)(nil)
 	_ tierlock.Watcher = (*Store)(nil)
+	_ tierlock.Updater = (*Store)(nil)
 )
 
 // Options configures a Store. The zero value is a store by itself.
@@ -81,6 +82,16 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	own, err := s.space.release(ctx, req)
 	if err != nil {
 		return 0, fmt.Errorf("localstore: release %s: %w", req.Name, err)
+	}
+	return own, nil
+}
+
+// Update gives a lease another token. There are no fences to compare, so the last
+// call counts.
+func (s *Store) Update(ctx context.Context, req tierlock.UpdateRequest) (tierlock.Ownership, error) {
+	own, err := s.space.update(ctx, req)
+	if err != nil {
+		return 0, fmt.Errorf("localstore: update %s: %w", req.Name, err)
 	}
 	return own, nil
 }

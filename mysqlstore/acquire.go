@@ -149,10 +149,12 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			return none, err
 		}
 		if server > granted {
+			n := int(server >> rangeBits)
+			server &= 1<<rangeBits - 1
 			s.learn(began, server, era)
 			t := contract.Granted(a.req.Token, a.req.TTL, server)
 			t = contract.WithFence(t, max(fenceOf(server), a.floor))
-			return tierlock.AcquireResult{Granted: true, Token: t}, nil
+			return tierlock.AcquireResult{Granted: true, Token: contract.Ahead(t, n), Fences: n}, nil
 		}
 		r, err := s.read(ctx, &a.req.Name)
 		if err != nil {
@@ -164,7 +166,7 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			if t.IsZero() {
 				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
 			}
-			return tierlock.AcquireResult{Granted: true, Token: t}, nil
+			return tierlock.AcquireResult{Granted: true, Token: t, Fences: a.further(&r, t)}, nil
 		case r.live() && string(r.Lease) != a.req.Token.Lease:
 			if a.req.Explicit {
 				continue // taken in between, perhaps by the same holder: to be entered
@@ -245,7 +247,7 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 	req := a.req
 	ttl := req.TTL.Microseconds()
 	a.id = rand.Uint64()
-	args := make([]any, 0, 26)
+	args := make([]any, 0, 28)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
 	query := a.srv.takePlain
@@ -254,6 +256,10 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
 	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, s.explained(), a.bound, a.budget)
+	if n := contract.Fences(req); n > 0 {
+		query = a.srv.takeRange
+		args = append(args, n, int64(n)<<rangeBits, n, n)
+	}
 	return s.write(ctx, a.srv, query, args...)
 }
 

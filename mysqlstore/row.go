@@ -19,13 +19,14 @@ type row struct {
 	Attempt  uint64 `db:"attempt"`
 	Entries  []byte `db:"entries"`
 	Token    []byte `db:"token"`
+	Fence    uint64 `db:"fence"`
 	ExpireAt int64  `db:"expires"`
 	Now      int64  `db:"now"`
 	// At is what leases are judged by: now, or what is explained of it.
 	At int64 `db:"-"`
 }
 
-const columns = "SELECT lease_id, holder_id, attempt, entries, token, " +
+const columns = "SELECT lease_id, holder_id, attempt, entries, token, fence, " +
 	"TIMESTAMPDIFF(MICROSECOND,'1970-01-01',expire_at) AS expires, " + moment + " AS now FROM lock_record WHERE "
 
 // read reads a row without locking it, and learns the server's clock. The zero

@@ -29,7 +29,7 @@ type server struct {
 	// it is rolled back. (MySQL does not tell that there is a transaction.)
 	sound string
 	// The statements that take a lock.
-	takePlain, takeExplicit string
+	takePlain, takeRange, takeExplicit string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -123,6 +123,7 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		srv.sound += " AND @@in_transaction=0"
 	}
 	srv.takePlain = takeStatement("NULL", srv.sound)
+	srv.takeRange = rangeStatement(srv.sound)
 	srv.takeExplicit = takeStatement("CONCAT(?,"+now+"+?,'}')", srv.sound)
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)

@@ -86,6 +86,7 @@ type Store struct {
 
 var (
 	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Updater   = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
 	_ tierlock.Registrar = (*Store)(nil)
 )

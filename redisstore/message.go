@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // message is a call of a script.
@@ -42,6 +43,9 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 		return
 	}
 	m.args = append(m.args, s[ttl:])
+	if n := contract.Fences(req); n > 0 {
+		m.args = append(m.args, strconv.Itoa(n))
+	}
 }
 
 // release makes m a release, likewise.

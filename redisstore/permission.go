@@ -76,5 +76,5 @@ func calledAt(refusal string) (permissions []string) {
 
 var scripts = []*script{
 	&acquireScript, &enterScript, &renewScript, &renewEnteredScript,
-	&releaseScript, &releaseEnteredScript, &inspectScript, &probeScript,
+	&releaseScript, &releaseEnteredScript, &updateScript, &inspectScript, &probeScript,
 }

@@ -48,6 +48,8 @@ var (
 	releaseLua string
 	//go:embed lua/release_entered.lua
 	releaseEnteredLua string
+	//go:embed lua/update.lua
+	updateLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
 	//go:embed lua/probe.lua
@@ -59,6 +61,7 @@ var (
 	renewEnteredScript   = newScript(renewEnteredLua)
 	releaseScript        = newScript(releaseLua)
 	releaseEnteredScript = newScript(releaseEnteredLua)
+	updateScript         = newScript(updateLua)
 	inspectScript        = newScript(inspectLua)
 	probeScript          = newScript(probeLua)
 )

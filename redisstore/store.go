@@ -91,6 +91,7 @@ var (
 	_ tierlock.Watcher = (*Store)(nil)
 
 	_ tierlock.Partitioned = (*Store)(nil)
+	_ tierlock.Updater     = (*Store)(nil)
 )
 
 // New makes a store over a client that the caller keeps: it must stay open
@@ -266,7 +267,9 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		received := time.Now()
 		if server > 0 {
 			clock.Learn(s.local(began), s.local(received), server, era)
-			return tierlock.AcquireResult{Granted: true, Token: contract.Granted(req.Token, req.TTL, server)}, nil
+			n := contract.Fences(req)
+			return tierlock.AcquireResult{Granted: true, Fences: n,
+				Token: contract.Ahead(contract.Granted(req.Token, req.TTL, server), n)}, nil
 		}
 		// Late by the offset we know, which may be too low: the refusal tells
 		// more, and a second try cannot be refused for that reason. Where it
@@ -311,11 +314,18 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 		return none, fmt.Errorf("the stored token cannot be read: %.200q", value)
 	}
 	if stored.Lease == req.Token.Lease {
-		return tierlock.AcquireResult{Granted: true, Token: stored}, nil
+		return tierlock.AcquireResult{Granted: true, Token: stored, Fences: furtherFences(req, stored)}, nil
 	}
 	t := req.Token
 	t.Epoch, t.Seq = stored.Epoch, stored.Seq
 	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, nil
+}
+
+// furtherFences is how many the grant has reserved of which a token is: see
+// grant.lua.
+func furtherFences(req *tierlock.AcquireRequest, stored tierlock.Token) int {
+	last := (stored.ServerTime.UnixMicro()-contract.SeqOrigin)/2 + contract.SeqLead
+	return int(max(0, min(last-int64(stored.Seq), int64(contract.Fences(req)))))
 }
 
 // Release implements [tierlock.Store]. It publishes also what it keeps: the

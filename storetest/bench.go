@@ -145,16 +145,17 @@ type hold struct {
 	req   tierlock.AcquireRequest
 	token tierlock.Token
 	re    bool // Reentered
+	more  int  // Fences
 	ttl   time.Duration
 	window
 }
 
 func (h hold) renewal(ttl time.Duration) tierlock.RenewRequest {
-	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl}
+	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl, Place: h.req.Place}
 }
 
 func (h hold) giveUp(keep time.Duration) tierlock.ReleaseRequest {
-	return tierlock.ReleaseRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, Keep: keep}
+	return tierlock.ReleaseRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, Keep: keep, Place: h.req.Place}
 }
 
 // request is what a Locker would send for a new lease through s.
@@ -196,7 +197,10 @@ func (b *bench) grant(s *side, req tierlock.AcquireRequest) hold {
 		b.Fatalf("Acquire %s by %s: got held by {%v} for another %v, want granted", req.Name, req.Token.Lease, res.Token, res.Left)
 	}
 	b.checkGrant(req, res.Token, res.Reentered)
-	return hold{req: req, token: res.Token, re: res.Reentered, ttl: req.TTL, window: w}
+	if res.Fences < 0 || res.Fences > max(0, req.Fences) || req.Explicit && res.Fences != 0 {
+		b.Errorf("Acquire %s: got %d further fences, want 0 to the %d asked for, and none for an explicit holder", req.Name, res.Fences, req.Fences)
+	}
+	return hold{req: req, token: res.Token, re: res.Reentered, more: res.Fences, ttl: req.TTL, window: w}
 }
 
 // lock grants a new lease of the key.

@@ -16,7 +16,7 @@ type brokenStore struct {
 }
 
 func brokenStores() []brokenStore {
-	return slices.Concat(brokenAcquires(), brokenRenews(), brokenReleases(), brokenHolders(), brokenRest(), brokenWatches())
+	return slices.Concat(brokenAcquires(), brokenRenews(), brokenReleases(), brokenHolders(), brokenRest(), brokenFences(), brokenWatches())
 }
 
 // onAcquire changes the result of good acquires.

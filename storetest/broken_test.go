@@ -19,6 +19,7 @@ type broken struct {
 	acquire func(context.Context, tierlock.AcquireRequest) (tierlock.AcquireResult, error)
 	renew   func(context.Context, []tierlock.RenewRequest) []tierlock.RenewResult
 	release func(context.Context, tierlock.ReleaseRequest) (tierlock.Ownership, error)
+	update  func(context.Context, tierlock.UpdateRequest) (tierlock.Ownership, error)
 	inspect func(context.Context, tierlock.Name) (tierlock.Record, error)
 	watch   func(context.Context, tierlock.Name) (tierlock.Watch, error)
 	rename  func(tierlock.Name) tierlock.Name
@@ -40,6 +41,11 @@ func (s *broken) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tier
 func (s *broken) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	req.Name = s.rename(req.Name)
 	return s.release(ctx, req)
+}
+
+func (s *broken) Update(ctx context.Context, req tierlock.UpdateRequest) (tierlock.Ownership, error) {
+	req.Name = s.rename(req.Name)
+	return s.update(ctx, req)
 }
 
 func (s *broken) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {
@@ -84,7 +90,7 @@ func newBrokenHarness(wrong func(*broken)) storetest.Harness {
 	return storetest.Harness{Open: func(t *testing.T) tierlock.Store {
 		s := &broken{fenced: fenced{localstore.New(localstore.Options{Space: space}), f}}
 		s.acquire, s.renew, s.release = s.fenced.Acquire, s.fenced.Renew, s.fenced.Release
-		s.inspect, s.watch = s.fenced.Inspect, s.fenced.Watch
+		s.update, s.inspect, s.watch = s.fenced.Update, s.fenced.Inspect, s.fenced.Watch
 		s.rename = func(n tierlock.Name) tierlock.Name { return n }
 		wrong(s)
 		return s

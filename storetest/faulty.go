@@ -81,6 +81,15 @@ func (f *Faulty) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Reco
 	return a.res, a.err
 }
 
+// Update is that of the wrapped store, without faults. Where that is no
+// [tierlock.Updater] the answer is [tierlock.ErrUnavailable].
+func (f *Faulty) Update(ctx context.Context, req tierlock.UpdateRequest) (tierlock.Ownership, error) {
+	if u, ok := f.inner.(tierlock.Updater); ok {
+		return u.Update(ctx, req)
+	}
+	return 0, fmt.Errorf("storetest: update %s: %w: the wrapped store is no Updater", req.Name, tierlock.ErrUnavailable)
+}
+
 // Watch is that of the wrapped store. Where that is no [tierlock.Watcher] the
 // answer is [tierlock.ErrUnavailable], at which a waiter polls, as it does
 // where there is no Watch. (To hide it: struct{ tierlock.Store }{f}.)

@@ -15,6 +15,7 @@ type fences struct {
 	mu   sync.Mutex
 	last uint64
 	of   map[tierlock.Name]uint64 // of the last hold
+	ends map[tierlock.Name]uint64 // of the range that its lease has
 	next func(last uint64) uint64
 
 	leases sync.Map // for broken stores: names by lease id
@@ -28,7 +29,7 @@ type fenced struct {
 }
 
 func newFences() *fences {
-	return &fences{of: make(map[tierlock.Name]uint64), next: func(last uint64) uint64 { return last + 1 }}
+	return &fences{of: make(map[tierlock.Name]uint64), ends: make(map[tierlock.Name]uint64), next: func(last uint64) uint64 { return last + 1 }}
 }
 
 func newFencedHarness(*testing.T) storetest.Harness {
@@ -54,6 +55,11 @@ func (f fenced) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 	if res.Granted && !before.Held {
 		f.last = f.next(f.last)
 		f.of[req.Name] = f.last
+		f.last += uint64(res.Fences)
+		f.ends[req.Name] = f.last
+	}
+	if res.Granted {
+		res.Fences = min(res.Fences, int(f.ends[req.Name]-f.of[req.Name]))
 	}
 	res.Token = f.stampLocked(req.Name, res.Token)
 	return res, nil
@@ -65,6 +71,24 @@ func (f fenced) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.Store.Release(ctx, req)
+}
+
+func (f fenced) Update(ctx context.Context, req tierlock.UpdateRequest) (tierlock.Ownership, error) {
+	return f.update(ctx, req, func(kept uint64) bool { return req.Token.Seq > kept })
+}
+
+func (f fenced) update(ctx context.Context, req tierlock.UpdateRequest, forward func(kept uint64) bool) (tierlock.Ownership, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rec, err := f.Store.Inspect(ctx, req.Name)
+	if err == nil && rec.Token.Lease == req.Token.Lease && !forward(f.of[req.Name]) {
+		return tierlock.LeaseOwned, nil
+	}
+	own, err := f.Store.Update(ctx, req)
+	if own == tierlock.LeaseOwned {
+		f.of[req.Name] = req.Token.Seq
+	}
+	return own, err
 }
 
 func (f fenced) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Record, error) {

@@ -22,6 +22,7 @@ var (
 var (
 	errUnanswered = errors.New("watchdog: renewal unanswered when belief ended")
 	errUnsent     = errors.New("watchdog: renewal not sent in time")
+	errMoved      = errors.New("watchdog: the lease moved during its renewal")
 )
 
 // Lease is a lease under watch. It is safe for concurrent use.
@@ -30,6 +31,7 @@ type Lease struct {
 	spec Spec // TTL in whole milliseconds
 
 	mu    sync.Mutex
+	moved Instant       // when Move was called last
 	sent  Instant       // before the last confirmed grant or renewal was sent
 	ttl   time.Duration // what that one asked for
 	count int           // confirmed renewals
@@ -41,7 +43,8 @@ type Lease struct {
 	call    *call // the one in flight
 	paused  bool
 	overdue bool // OnOverdue was called
-	stopped bool // by Stop, after which end and ended stay as they are
+	yielded bool // by Yield, and not succeeded
+	stopped bool // by Stop or Yield, after which end and ended stay as they are
 	ended   bool
 	end     End
 

@@ -1,18 +1,21 @@
 -- Takes a free lock. Replies: server time (granted, token as sent with
--- seq = clock + 1 s), its negative (late, nothing changed), an array with the
+-- seq = clock + 1 s less the further fences), its negative (late, nothing changed), an array with the
 -- stored token and the server time (granted otherwise), or the text
 -- "pttl token" (held by others).
--- ARGV: 4 lease as JSON, without its opening quote.
+-- ARGV: 4 lease as JSON, without its opening quote; 5 further fences wanted, if
+-- any. How many there are follows from the token: they reach up to what its
+-- server time and a second make.
+if ARGV[5] then first = seq - ARGV[5] end
 local function set(try) return try('SET', KEYS[1], value(), 'NX', 'PX', ARGV[3]) end
 local done = set(redis.pcall)
 if done and not done.err then
-  local usual = seq
+  local usual = first
   local refused = record(redis.pcall)
   if refused then
     call('DEL', KEYS[1])
     return refused
   end
-  if seq == usual then return now end
+  if first == usual then return now end
   local token = value()
   call('SET', KEYS[1], token, 'PX', ARGV[3])
   return {token, now}

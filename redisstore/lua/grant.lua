@@ -13,27 +13,36 @@ if now > tonumber(ARGV[2]) then return -now end
 -- it is larger than any before it even where the record was lost.
 local seq = (now - now % 2) / 2 - 867844799500000
 if seq <= 500000 then return redis.error_reply('CLOCK the clock of the server stands before 2025') end
+-- first is the fence of the grant, seq the last of the range that it reserves.
+local first = seq
 
 -- fence is epoch * 2^49 + seq, in epoch 1: below 2^53, so doubles are exact.
 -- (%d is, too: a long has 64 bits, as probe.lua checks.)
 local function value()
-  return format(ARGV[1], seq + 562949953421312, seq, now, now + ARGV[3] * 1000)
+  return format(ARGV[1], first + 562949953421312, first, now, now + ARGV[3] * 1000)
 end
 
 -- record notes seq, and makes it larger where the record is not behind it: the
--- clock was stepped back, or a replica with another clock was promoted. The
--- record outlives the moment at which the clock passes seq by a minute,
+-- clock was stepped back, or a replica with another clock was promoted. A range
+-- ends where a grant without one has its fence, and begins above the record;
+-- where there is none, anything up to a second ahead of the clock may have been
+-- given out, and there is no range. The record outlives the moment at which the clock passes seq by a minute,
 -- whatever happens to the lock. With redis.pcall as try it returns the error if
 -- that is refused.
 local function record(try)
   local last = try('SET', KEYS[2], format('%d', seq), 'PX', '62000', 'GET')
-  if not last then return end
   if type(last) == 'table' then return last end
-  last = tonumber(last)
+  last = last and tonumber(last)
   -- Neither "nan" nor what does not fit below 2^49 was written here; past that
   -- %d and the TTL would be nonsense, and an error here would leave the lock.
-  if not (last and last >= seq and last < 562949953421311) then return end
-  local ttl = 62000 + (last + 1 - seq) / 500
-  seq = last + 1
+  if not (last and last >= 0 and last < 562949953421311) then
+    first = seq
+    return
+  end
+  if last < first then return end
+  first = last + 1
+  if last < seq then return end
+  local ttl = 62000 + (first - seq) / 500
+  seq = first
   call('SET', KEYS[2], format('%d', seq), 'PX', format('%d', ttl))
 end
