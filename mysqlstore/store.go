@@ -28,7 +28,8 @@ type Options struct {
 	// 32; the least is 2, and the most is what the pool may open when New is
 	// called (SetMaxOpenConns), since what waits for a connection waits for all.
 	// A call's wait for its turn counts against CallTimeout: over a way of 30 ms,
-	// 500 calls at once take more than 600 ms with 32.
+	// 500 calls at once take more than 600 ms with 32. Where the store is the
+	// arbiter of a chain, one to four of them are for that.
 	MaxCalls int
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
@@ -77,6 +78,8 @@ type Store struct {
 
 	places   places        // of all calls but renewals
 	renewals places        // of renewals: they wait for no others
+	arbiter  places        // of Arbitrate, nil where there are too few
+	reserve  sync.Once     // takes those from places
 	quit     chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards closed, and calls against Close
@@ -128,6 +131,9 @@ func New(db *sqlx.DB, opt Options) *Store {
 	}
 	own := max(1, opt.MaxCalls/4)
 	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
+	if n := cap(s.places); n > 1 {
+		s.arbiter = make(places, max(1, min(4, n/6)))
+	}
 	return s
 }
 
