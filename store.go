@@ -124,12 +124,12 @@ type AcquireRequest struct {
 	// fence, and the key is free when the last such lease is released or
 	// has expired. Explicit ids enter explicit ids only.
 	Explicit bool
-	// Place is the mode of a chain that the call is meant for.
-	Place Place
 	// Fences is how many further fences to reserve at most, for holds that may
 	// follow on the same lease without asking the store. 0 means none, and there
 	// are none for an Explicit request.
 	Fences int
+	// Place is the mode of a chain that the call is meant for.
+	Place Place
 }
 
 // AcquireResult is the answer to an AcquireRequest.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -51,7 +50,7 @@ type attempt struct {
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
 	var none tierlock.AcquireResult
-	err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Token.Lease))
+	err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Token.Lease), checkPlace(req.Place))
 	if err == nil && req.Explicit && (len(req.Token.Holder) > maxHolder || !utf8.ValidString(req.Token.Holder)) {
 		err = fmt.Errorf("holder %q: wanted valid UTF-8 of at most %d bytes", req.Token.Holder, maxHolder)
 	}
@@ -118,7 +117,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		// The bound counts from the beginning of the call, not of this try.
 		a.budget = budget.Microseconds()
 		a.bound, a.end = s.local(sent)+offset+a.budget, sent.Add(budget)
-		a.floor = fenceOf(s.floor.Load())
+		a.floor = a.in(fenceOf(s.floor.Load()))
 		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
 			return s.attempt(ctx, a)
 		})
@@ -153,15 +152,20 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			server &= 1<<rangeBits - 1
 			s.learn(began, server, era)
 			t := contract.Granted(a.req.Token, a.req.TTL, server)
-			t = contract.WithFence(t, max(fenceOf(server), a.floor))
+			t = contract.WithFence(t, max(a.in(fenceOf(server)), a.floor))
 			return tierlock.AcquireResult{Granted: true, Token: contract.Ahead(t, n), Fences: n}, nil
 		}
-		r, err := s.read(ctx, &a.req.Name)
+		r, err := s.readAt(ctx, &a.req.Name, a.req.Place)
+		if errors.Is(err, tierlock.ErrEpoch) && server != 0 {
+			// Taken, and by now somewhere else or in a later mode: nobody can say
+			// that nothing was changed.
+			return none, fmt.Errorf("%w: granted, and then: %v", tierlock.ErrUnavailable, err)
+		}
 		if err != nil {
 			return none, err
 		}
 		switch {
-		case r.live() && (r.Attempt == a.id || server == granted && string(r.Lease) == a.req.Token.Lease):
+		case r.live() && (a.wrote(&r) || server == granted && string(r.Lease) == a.req.Token.Lease):
 			t := r.token()
 			if t.IsZero() {
 				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
@@ -184,6 +188,11 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 		// It became free between the two statements.
 	}
 	return none, errNoEffect
+}
+
+// wrote tells whether a row is as the statement sent last has left it.
+func (a *attempt) wrote(r *row) bool {
+	return r.Attempt == a.id || a.req.Place.Epoch > 0 && r.Attempt == a.id+1
 }
 
 // late tells whether the grant is wanted no more, at a time of the server's that
@@ -212,34 +221,24 @@ const granted = 1
 // of the grant, 1 where the row has to be read for its fence, 0 where the lock
 // was not taken.
 //
-// takeStatement is the statement with an expression for the entries, and what
-// has to be true of the session.
-func takeStatement(entries, session string) string {
-	epoch := strconv.Itoa(contract.Epoch)
-	// The least fence of the moment, and its parts in a token's JSON.
-	fence := fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, int64(base)-contract.SeqOrigin/2+contract.SeqLead)
-	stamp := func(fence string) string {
-		return fmt.Sprintf(`%s,'","epoch":%s,"seq":',%s-%d`, fence, epoch, fence, base)
-	}
-	const (
-		won  = "attempt=VALUES(attempt)"
-		anew = won + " AND expire_at<=UTC_TIMESTAMP(6)"
-	)
+// takeStatement is the statement with an expression for the entries, what has to be
+// true of the session, and the form.
+func takeStatement(entries, session string, f form) string {
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
-		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
-		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
-		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + " AND " + notLater +
-		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=LEAST(UTC_TIMESTAMP(6)," + given + ") OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
-		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
-		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
+		" SELECT ?,?,?,?," + f.fence + "," + f.epoch + ",?,?,?," + entries +
+		",CONCAT(?," + f.stamp(f.fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + f.where + " AND " + notLater +
+		" ON DUPLICATE KEY UPDATE attempt=" + f.decision +
+		",fence=IF(" + f.anew + ",GREATEST(fence+1," + f.least + "),fence)" +
+		",epoch=IF(" + f.won + ",IF(LAST_INSERT_ID(IF(" + f.fresh + " AND fence=VALUES(fence)," + now + ",1))>0," + f.granted + ",0)," +
 		"IF(LAST_INSERT_ID(0)=0,epoch,0))"
 	for _, column := range [...]string{"lease_id", "holder_id", "reentrant", "entries", "create_time"} {
-		q += fmt.Sprintf(",%s=IF("+anew+",VALUES(%[1]s),%[1]s)", column)
+		q += fmt.Sprintf(",%s=IF("+f.anew+",VALUES(%[1]s),%[1]s)", column)
 	}
 	// The usual fence stands in the new token already.
-	q += ",token=IF(" + anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
-		"CONCAT('\"fence\":\"'," + stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stamp("fence") + "))),token)"
-	return q + ",expire_at=IF(" + won + ",GREATEST(expire_at,VALUES(expire_at)),expire_at)"
+	q += ",token=IF(" + f.anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
+		"CONCAT('\"fence\":\"'," + f.stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny("fence") + "))),token)"
+	return q + ",expire_at=IF(" + f.won + "," + f.end + ",expire_at)"
 }
 
 // take sends the statement.
@@ -247,7 +246,10 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 	req := a.req
 	ttl := req.TTL.Microseconds()
 	a.id = rand.Uint64()
-	args := make([]any, 0, 28)
+	if req.Place.Epoch > 0 {
+		return s.takeAt(ctx, a)
+	}
+	args := make([]any, 0, 31)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
 	query := a.srv.takePlain
@@ -258,7 +260,7 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, s.explained(), a.bound, a.budget)
 	if n := contract.Fences(req); n > 0 {
 		query = a.srv.takeRange
-		args = append(args, n, int64(n)<<rangeBits, n, n)
+		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
 	return s.write(ctx, a.srv, query, args...)
 }

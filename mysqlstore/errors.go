@@ -23,7 +23,7 @@ func misfit(format string, args ...any) error {
 // classed joins err with the class that callers branch on. What already has a
 // class keeps it.
 func classed(err error) error {
-	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch} {
 		if errors.Is(err, class) {
 			return err
 		}
@@ -110,7 +110,7 @@ func locked(err error) bool {
 // cut tells the failures after which the next connection may lead to another
 // server: all that a server did not send, and that is not a refusal of our own.
 func cut(err error) bool {
-	for _, own := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+	for _, own := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch} {
 		if errors.Is(err, own) {
 			return false
 		}

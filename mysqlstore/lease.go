@@ -13,9 +13,10 @@ import (
 // fence; the clean-up takes it away later.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
-	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease), checkPlace(req.Place)); err != nil {
 		return 0, invalid("release", req.Name, err)
 	}
+	req.Place = strict(req.Place)
 	// No lease is longer, so a longer time to keep it would shorten none either.
 	// Rounded up to what the column holds.
 	req.Keep = (min(req.Keep, contract.MaxTTL) + time.Microsecond - 1).Truncate(time.Microsecond)
@@ -45,12 +46,16 @@ const (
 )
 
 func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	query, args := releaseNow, make([]any, 0, 6)
+	query, args := releaseNow, make([]any, 0, 8)
 	if req.Keep > 0 {
 		query, args = releaseLater, append(args, req.Keep.Microseconds())
 	}
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease, s.explained())
 	query += " AND " + srv.sound
+	if req.Place.Epoch > 0 {
+		query += " AND " + rowEpoch + "=? AND " + on
+		args = append(args, req.Place.Epoch, req.Place.Incarnation)
+	}
 	for try := 1; ; try++ {
 		number, err := s.write(ctx, srv, query, args...)
 		if err != nil {
@@ -59,7 +64,7 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 		if number != 0 {
 			return tierlock.LeaseOwned, nil
 		}
-		r, err := s.read(ctx, &req.Name)
+		r, err := s.readAt(ctx, &req.Name, req.Place)
 		if err != nil {
 			return 0, err
 		}
@@ -76,7 +81,7 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 
 // giveUp takes a lease out of an explicit hold, which ends with its last.
 func (s *Store) giveUp(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
+	return s.change(ctx, srv, &req.Name, req.Lease, req.Place, func(r *row, inside entries) (string, int64) {
 		delete(inside, req.Lease)
 		// What the others still need, and what is to be kept, but no more than
 		// there is.

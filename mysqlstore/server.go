@@ -32,8 +32,9 @@ type server struct {
 	tells bool
 	// isolation is the variable that says what the session sees of others.
 	isolation string
-	// The statements that take a lock.
-	takePlain, takeRange, takeExplicit string
+	// The statements that take a lock, and those for a place in a chain.
+	takePlain, takeRange, takeExplicit       string
+	takePlainAt, takeRangeAt, takeExplicitAt string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -129,9 +130,10 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		srv.sound += " AND @@in_transaction=0"
 		srv.tells = true
 	}
-	srv.takePlain = takeStatement("NULL", srv.sound)
-	srv.takeRange = rangeStatement(srv.sound)
-	srv.takeExplicit = takeStatement("CONCAT(?,"+now+"+?,'}')", srv.sound)
+	const entered = "CONCAT(?," + now + "+?,'}')"
+	srv.takePlain, srv.takePlainAt = takeStatement("NULL", srv.sound, unplaced), takeStatement("NULL", srv.sound, placed)
+	srv.takeRange, srv.takeRangeAt = rangeStatement(srv.sound, unplaced), rangeStatement(srv.sound, placed)
+	srv.takeExplicit, srv.takeExplicitAt = takeStatement(entered, srv.sound, unplaced), takeStatement(entered, srv.sound, placed)
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)
 	s.server.Store(srv)

@@ -89,6 +89,7 @@ type Store struct {
 
 var (
 	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Chained   = (*Store)(nil)
 	_ tierlock.Updater   = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
 	_ tierlock.Registrar = (*Store)(nil)
