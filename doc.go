@@ -37,10 +37,11 @@
 //     up, the grant is undone in the background, and a request that reaches the
 //     store later than its caller cared is refused there (as long as the
 //     store's clock is not stepped back).
-//   - Nothing renews after Unlock, after a loss, or after the caller's context
-//     has ended.
+//   - Nothing renews for a hold after Unlock, after a loss, or after the
+//     caller's context has ended.
 //   - Waiting is first come, first served inside a process, and one caller per
-//     key and process asks the store. Contention is never taken for an outage,
+//     key and process asks the store. A lease goes from one to the next without
+//     asking it, 64 times or for 50 ms at most; then others have their turn. Contention is never taken for an outage,
 //     nor an outage for contention.
 //   - Fences grow. Each new hold of a key has a larger [Token].Fence, over
 //     releases, expiries and FLUSHALL, and over any step of the store's clock

@@ -136,8 +136,9 @@ func (p *place) pass(b *baton) *place {
 	default:
 		return nil // lost meanwhile
 	}
+	// Whoever looks before the next has its hold is told that the key is held.
 	ln.heldAt = time.Now()
-	ln.answered, ln.failed = false, nil
+	ln.answered, ln.failed = true, nil
 	p.state = placeLeft
 	ln.removeLocked(q)
 	q.state, q.baton = placeActive, b

@@ -23,10 +23,13 @@ func classed(err error) error { return classedIn("<namespace>", err) }
 
 // classedIn is classed for an error about a lock of a namespace.
 func classedIn(namespace string, err error) error {
-	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch} {
 		if errors.Is(err, class) {
 			return err
 		}
+	}
+	if text, ok := answered(err); ok && strings.HasPrefix(text, "EPOCH ") { // our own, see judge.lua
+		return fmt.Errorf("%w: %w", tierlock.ErrEpoch, err)
 	}
 	if !misconfigured(err) {
 		return fmt.Errorf("%w: %w", tierlock.ErrUnavailable, err)

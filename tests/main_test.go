@@ -9,6 +9,7 @@ import (
 func TestMain(m *testing.M) {
 	rig.Main(m, map[string]func(args []string){
 		"peer":  runPeer,
+		"relay": runRelay,
 		"swarm": runSwarm,
 		"chaos": runChaos,
 	})
