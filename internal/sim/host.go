@@ -108,12 +108,11 @@ func (h *host) copyLocked(incarnation string, loss time.Duration) *host {
 	for name, ns := range h.arbiter {
 		c.arbiter[name] = &namespace{mode: ns.mode, members: maps.Clone(ns.members)}
 	}
-	now := time.Now()
-	for _, change := range slices.Backward(h.journal.changes) {
-		if now.Sub(change.at) >= loss {
-			break
-		}
-		change.undo(c)
+	now, kept := time.Now(), h.journal.changes
+	for n := len(kept); n > 0 && now.Sub(kept[n-1].at) < loss; n-- {
+		kept[n-1].undo(c)
+		kept = kept[:n-1]
 	}
+	c.journal.changes = slices.Clone(kept)
 	return c
 }
