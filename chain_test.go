@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -515,6 +516,28 @@ func TestChainStatus(t *testing.T) {
 		}
 		if l := newLocker(t, newSpy(nil)); l.Status().Chain != nil {
 			t.Error("a chain without a chain")
+		}
+	})
+}
+
+// New warns where held locks would not outlast a switch.
+func TestChainWarnsOfShortLeases(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		const line = "tierlock: a switch to another store may take longer than leases last: shorten Degrade.Probe, Suspect and Poll, or lengthen the TTL"
+		a := w.start()
+		if lines := a.log.lines(line); len(lines) != 0 {
+			t.Errorf("with the defaults: %v", lines)
+		}
+		a = w.start(func(c *tierlock.Config) { c.Resources[0].TTL, c.Resources[2].TTL = 10*time.Second, time.Second })
+		if lines := a.log.lines(line); len(lines) != 1 || !strings.Contains(lines[0], "resource=x") {
+			t.Errorf("with leases of 10 s: %v", lines)
+		}
+		a = w.start(func(c *tierlock.Config) {
+			c.Resources[0].TTL = 10 * time.Second
+			c.Degrade = tierlock.Degrade{Probe: time.Second, Suspect: 300 * time.Millisecond, Poll: 500 * time.Millisecond}
+		})
+		if lines := a.log.lines(line); len(lines) != 0 {
+			t.Errorf("with fast probes: %v", lines)
 		}
 	})
 }

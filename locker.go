@@ -83,6 +83,7 @@ func New(cfg Config) (*Locker, error) {
 	}
 	for _, r := range cfg.Resources {
 		l.resources[r.Name] = l.newResource(r)
+		l.warnShort(r)
 	}
 	for _, s := range cfg.Stores {
 		if r, ok := s.(Registrar); ok {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -193,4 +194,16 @@ func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 	}
 	r.local = cfg.Floor == Local && l.local != nil
 	return r
+}
+
+// warnShort says where a switch may take longer than the leases of a resource last
+// without a renewal: what is held then is lost, though nobody else gets it.
+func (l *Locker) warnShort(r Resource) {
+	if l.chain == nil || l.chain.redis == nil || !l.resources[r.Name].chained {
+		return
+	}
+	if d := l.cfg.switchTime(); d > r.TTL*56/100 {
+		l.notify.say(slog.LevelWarn, "tierlock: a switch to another store may take longer than leases last: shorten Degrade.Probe, Suspect and Poll, or lengthen the TTL", Token{},
+			slog.String("resource", r.Name), slog.Duration("ttl", r.TTL), slog.Duration("switch", d))
+	}
 }

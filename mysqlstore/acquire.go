@@ -38,7 +38,7 @@ type attempt struct {
 }
 
 // Acquire implements [tierlock.Store]. It is one statement where it is granted,
-// and one more where the lock is held, or the clock of the server is not known:
+// its own or one of several calls, and one more where the lock is held, or the clock of the server is not known:
 // after a lost connection, and after a minute in which nothing was read. At first
 // the server is asked what it is, and again when connections were lost. A
 // budget that is shorter than one round trip is always refused.
@@ -118,9 +118,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		a.budget = budget.Microseconds()
 		a.bound, a.end = s.local(sent)+offset+a.budget, sent.Add(budget)
 		a.floor = a.in(fenceOf(s.floor.Load()))
-		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
-			return s.attempt(ctx, a)
-		})
+		res, err := s.askFor(ctx, until, a)
 		if err == nil || !errors.Is(err, tierlock.ErrLate) || try == 2 {
 			return res, err
 		}
@@ -151,9 +149,9 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			n := int(server >> rangeBits)
 			server &= 1<<rangeBits - 1
 			s.learn(began, server, era)
-			t := contract.Granted(a.req.Token, a.req.TTL, server)
-			t = contract.WithFence(t, max(a.in(fenceOf(server)), a.floor))
-			return tierlock.AcquireResult{Granted: true, Token: contract.Ahead(t, n), Fences: n}, nil
+			res := a.grant(server, max(a.in(fenceOf(server)), a.floor))
+			res.Token, res.Fences = contract.Ahead(res.Token, n), n
+			return res, nil
 		}
 		r, err := s.readAt(ctx, &a.req.Name, a.req.Place)
 		if errors.Is(err, tierlock.ErrEpoch) && server != 0 {
@@ -164,28 +162,14 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 		if err != nil {
 			return none, err
 		}
-		switch {
-		case r.live() && (a.wrote(&r) || server == granted && string(r.Lease) == a.req.Token.Lease):
-			t := r.token()
-			if t.IsZero() {
-				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
-			}
-			return tierlock.AcquireResult{Granted: true, Token: t, Fences: a.further(&r, t)}, nil
-		case r.live() && string(r.Lease) != a.req.Token.Lease:
-			if a.req.Explicit {
-				continue // taken in between, perhaps by the same holder: to be entered
-			}
-			return r.held(), nil
-		}
 		if r.Now == 0 { // no row: only lateness keeps one from being made
 			if r.Now, err = s.clockNow(ctx); err != nil {
 				return none, err
 			}
 		}
-		if a.late(r.Now) {
-			return none, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+		if res, done, err := a.judge(&r, server == granted); done || err != nil {
+			return res, err
 		}
-		// It became free between the two statements.
 	}
 	return none, errNoEffect
 }
@@ -193,6 +177,34 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 // wrote tells whether a row is as the statement sent last has left it.
 func (a *attempt) wrote(r *row) bool {
 	return r.Attempt == a.id || a.req.Place.Epoch > 0 && r.Attempt == a.id+1
+}
+
+// judge tells what came of an attempt from the row that was read after it. mine is
+// that the statement has found, or made, the lease to be the caller's. It is not
+// done where the lock became free between the two, or nothing was done in a
+// session that is not sound.
+func (a *attempt) judge(r *row, mine bool) (res tierlock.AcquireResult, done bool, err error) {
+	switch {
+	case r.live() && (a.wrote(r) || mine && string(r.Lease) == a.req.Token.Lease):
+		t := r.token()
+		if t.IsZero() {
+			return res, false, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
+		}
+		return tierlock.AcquireResult{Granted: true, Token: t, Fences: a.further(r, t)}, true, nil
+	case r.live() && string(r.Lease) != a.req.Token.Lease:
+		// One that enters may do so: it was taken in between, perhaps by the same
+		// holder.
+		return r.held(), !a.req.Explicit, nil
+	case a.late(r.Now):
+		return res, false, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+	}
+	return res, false, nil
+}
+
+// grant is the answer to an attempt that took a free lock.
+func (a *attempt) grant(server int64, fence uint64) tierlock.AcquireResult {
+	t := contract.WithFence(contract.Granted(a.req.Token, a.req.TTL, server), fence)
+	return tierlock.AcquireResult{Granted: true, Token: t}
 }
 
 // late tells whether the grant is wanted no more, at a time of the server's that
@@ -219,15 +231,17 @@ const granted = 1
 //
 // LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
 // of the grant, 1 where the row has to be read for its fence, 0 where the lock
-// was not taken.
+// was not taken. In the branch that inserts it stands in the condition, so that it
+// counts for a row that is made only: a server may compute a value that it need not,
+// as where it has to convert it to another character set.
 //
 // takeStatement is the statement with an expression for the entries, what has to be
 // true of the session, and the form.
 func takeStatement(entries, session string, f form) string {
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
 		" SELECT ?,?,?,?," + f.fence + "," + f.epoch + ",?,?,?," + entries +
-		",CONCAT(?," + f.stamp(f.fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
-		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + f.where + " AND " + notLater +
+		",CONCAT(?," + f.stamp(f.fence) + `,',"serverTime":',` + now + `,',"expireAt":',` + now + "+?,?)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE IF(" + session + f.where + " AND " + notLater + ",LAST_INSERT_ID(" + now + "),0)>0" +
 		" ON DUPLICATE KEY UPDATE attempt=" + f.decision +
 		",fence=IF(" + f.anew + ",GREATEST(fence+1," + f.least + "),fence)" +
 		",epoch=IF(" + f.won + ",IF(LAST_INSERT_ID(IF(" + f.fresh + " AND fence=VALUES(fence)," + now + ",1))>0," + f.granted + ",0)," +

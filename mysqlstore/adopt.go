@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tierlock/tierlock"
@@ -35,8 +36,8 @@ type adopted struct {
 
 func (h *adopted) settled() bool { return h.result != tierlock.RenewResult{} }
 
-// Adopt implements [tierlock.Chained]. One statement writes up to 250 holds, a
-// second reads what came of it, and more are needed only where rows are locked. An
+// Adopt implements [tierlock.Chained]. One statement writes up to 250 holds, 32 on
+// MySQL, where none can be told not to wait; a second reads what came of it, and more are needed only where rows are locked. An
 // explicit hold that is there already is entered by two statements of its own.
 // CallTimeout bounds them all together; what it has left undone is ErrUnavailable.
 //
@@ -77,31 +78,47 @@ func (s *Store) Adopt(ctx context.Context, reqs []tierlock.AdoptRequest) []tierl
 		failAll(todo, err)
 		return results
 	}
-	for _, b := range adoptions(todo) {
+	limit := make(chan struct{}, 4) // of the places: the rest is for others
+	var all sync.WaitGroup
+	for _, b := range adoptions(todo, srv) {
 		b.budget = s.timeout.Microseconds()
 		b.bound = s.local(sent) + offset + b.budget
-		// The results come with the answer: the caller may be gone by then.
-		got, err := call(s, s.renewals, ctx, until, func(ctx context.Context) ([]tierlock.RenewResult, error) {
-			err := s.adopt(ctx, srv, b)
-			got := make([]tierlock.RenewResult, len(b.holds))
+		limit <- struct{}{}
+		all.Go(func() {
+			defer func() { <-limit }()
+			got, err := s.adoptAll(ctx, until, srv, b)
+			if err != nil {
+				failAll(b.holds, err)
+				return
+			}
 			for n, h := range b.holds {
-				if got[n] = h.result; !h.settled() {
-					got[n].Err = cmp.Or(err, error(errUnadopted))
+				if results[h.index] = got[n]; got[n].Err != nil {
+					results[h.index].Err = failed("adopt", h.req.Name, got[n].Err)
 				}
 			}
-			return got, nil
 		})
-		if err != nil {
-			failAll(b.holds, err)
-			continue
+	}
+	all.Wait()
+	return results
+}
+
+// adoptAll is adopt as a call. The results come with the answer: the caller may be
+// gone by then.
+func (s *Store) adoptAll(ctx context.Context, until time.Time, srv *server, b *adoption) ([]tierlock.RenewResult, error) {
+	return call(s, s.renewals, ctx, until, func(ctx context.Context) ([]tierlock.RenewResult, error) {
+		err := s.adopt(ctx, srv, b)
+		if err != nil && cut(err) {
+			s.era.Add(1)
 		}
+		err = s.told(ctx, err)
+		got := make([]tierlock.RenewResult, len(b.holds))
 		for n, h := range b.holds {
-			if results[h.index] = got[n]; got[n].Err != nil {
-				results[h.index].Err = failed("adopt", h.req.Name, got[n].Err)
+			if got[n] = h.result; !h.settled() {
+				got[n].Err = cmp.Or(err, error(errUnadopted))
 			}
 		}
-	}
-	return results
+		return got, nil
+	})
 }
 
 var errUnadopted = fmt.Errorf("%w: not adopted; somebody's transaction has locked the row, the statement came late, or it met a connection of the pool that is in a transaction, or with autocommit off", tierlock.ErrUnavailable)
@@ -130,8 +147,17 @@ func newAdopted(req tierlock.AdoptRequest, index int) (*adopted, error) {
 	return h, err
 }
 
+// fewHolds is how many holds go into one statement of a server that knows no way not
+// to wait. A place for a row that is locked keeps as many from being adopted: that one
+// is, nothing tells before, see unlockedHolds.
+const fewHolds = 32
+
 // adoptions sorts holds into batches.
-func adoptions(todo []*adopted) []*adoption {
+func adoptions(todo []*adopted, srv *server) []*adoption {
+	most := maxBatch
+	if srv.nowait == "" {
+		most = fewHolds
+	}
 	slices.SortStableFunc(todo, func(x, y *adopted) int {
 		a, b := x.req, y.req
 		return cmp.Or(cmp.Compare(a.Place.Epoch, b.Place.Epoch), cmp.Compare(strict(a.Place).Epoch, strict(b.Place).Epoch), cmp.Compare(data(a.Place), data(b.Place)),
@@ -144,7 +170,7 @@ func adoptions(todo []*adopted) []*adoption {
 		size := 0
 		for n, h := range todo {
 			same := h.req.Place.Epoch == b.place.Epoch && data(h.req.Place) == data(b.place) && h.req.Place.Exclusive == b.place.Exclusive
-			if !same || len(b.holds) == maxBatch || size > maxAdopted {
+			if !same || len(b.holds) == most || size > maxAdopted {
 				later = append(later, todo[n:]...)
 				break
 			}
@@ -314,7 +340,7 @@ func (h *adopted) values(q *statement, n int) {
 	// many only where none has a character set.
 	text := func(s, as string) {
 		q.add(",")
-		q.bytes(s)
+		q.binary(s)
 		name(as)
 	}
 	if n > 0 {

@@ -287,24 +287,31 @@ func TestArbiterStress(t *testing.T) {
 	}
 }
 
-// Lock calls that hang do not keep the arbiter waiting, also through a pool of few
-// connections.
+// Lock calls and renewals that hang, as many as there are places, do not keep the
+// arbiter waiting, also through a pool of few connections. With two of them it
+// shares the one of the renewals.
 func TestHangingCallsLeaveRoomForTheArbiter(t *testing.T) {
 	t.Parallel()
-	for _, connections := range []int{0, 2, 3, 4} {
-		t.Run(fmt.Sprint(connections), func(t *testing.T) {
-			t.Parallel()
-			srv := migrated(t)
-			db := pool(t, srv.DSN(""))
-			db.SetMaxOpenConns(connections)
-			s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: time.Second})
+	srv, dsn := patientServer(t)
+	admins := admin(t, srv)
+	for _, c := range []struct {
+		connections int
+		hanging     int64
+		renewals    bool
+	}{{0, 28, true}, {2, 1, false}, {3, 2, true}, {4, 3, true}} {
+		t.Run(fmt.Sprint(c.connections), func(t *testing.T) {
+			db := pool(t, dsn(levels[0]))
+			db.SetMaxOpenConns(c.connections)
+			s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: time.Minute})
 			t.Cleanup(s.Close)
+			key := func(i int) string { return fmt.Sprint(c.connections, "hot", i) }
 			const hot = 40
 			for i := range hot {
-				mustAcquire(t, s, ask(fmt.Sprint("hot", i), "h", time.Hour))
+				mustAcquire(t, s, ask(key(i), "h", time.Hour))
 			}
+			namespace := newChainName()
 			mode := firstMode(t, s)
-			putMode(t, admin(t, srv), "n", mode)
+			putMode(t, admins, namespace, mode)
 			tx := pool(t, srv.DSN("")).MustBegin()
 			defer tx.Rollback()
 			tx.MustExec("SELECT 1 FROM lock_record WHERE namespace='test' AND resource_id='order:settle' FOR UPDATE")
@@ -312,27 +319,32 @@ func TestHangingCallsLeaveRoomForTheArbiter(t *testing.T) {
 			var callers sync.WaitGroup
 			defer callers.Wait()
 			defer cancel()
-			var gaveUp sync.WaitGroup
-			gaveUp.Add(hot)
 			for i := range hot {
 				callers.Go(func() {
-					for n := 0; ctx.Err() == nil; n++ {
-						if _, err := s.Acquire(ctx, ask(fmt.Sprint("hot", i), "other", time.Hour)); err == nil {
-							t.Error("an acquire of a locked row was answered; the test is not what it should be")
-						}
-						if n == 0 {
-							gaveUp.Done()
-						}
+					if _, err := s.Acquire(ctx, ask(key(i), "other", time.Hour)); err == nil {
+						t.Error("an acquire of a locked row was answered; the test is not what it should be")
 					}
 				})
+				if c.renewals {
+					callers.Go(func() {
+						s.Renew(ctx, []tierlock.RenewRequest{{Name: name(key(i)), Lease: "h", TTL: time.Hour}})
+					})
+				}
 			}
-			gaveUp.Wait()
+			rig.Eventually(t, patience, "all places are taken", func() bool { return lockWaits(t, admins) == c.hanging })
 			for range 10 {
 				for _, kind := range []degrade.Kind{degrade.Poll, degrade.Refresh} {
-					if r, err := s.Arbitrate(ctx, chainSelf("n", 1), degrade.Action{Kind: kind, From: mode}); err != nil || !r.OK {
-						t.Errorf("action %d: %+v, %v", kind, r, err)
-					}
+					within(t, 5*time.Second, "action", func() {
+						ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+						defer cancel()
+						if r, err := s.Arbitrate(ctx, chainSelf(namespace, 1), degrade.Action{Kind: kind, From: mode}); err != nil || !r.OK {
+							t.Errorf("action %d: %+v, %v", kind, r, err)
+						}
+					})
 				}
+			}
+			if n := lockWaits(t, admins); n != c.hanging {
+				t.Errorf("%d calls hang, wanted %d", n, c.hanging)
 			}
 		})
 	}

@@ -10,7 +10,9 @@ import (
 )
 
 // Release implements [tierlock.Store]. The row stays, free, and keeps its
-// fence; the clean-up takes it away later.
+// fence; the clean-up takes it away later. Where some of several that go in one
+// statement were not held any more, and others have taken by now what was released,
+// it may be unavailable though the lease is gone: a repetition tells.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
 	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease), checkPlace(req.Place)); err != nil {
@@ -24,12 +26,18 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
-	state, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
+	alone := func(ctx context.Context) (tierlock.Ownership, error) {
 		if req.Explicit {
 			return s.giveUp(ctx, srv, &req)
 		}
 		return s.release(ctx, srv, &req)
-	})
+	}
+	var state tierlock.Ownership
+	if req.Explicit || req.Keep > 0 || req.Place.Epoch > 0 || srv.nowait == "" {
+		state, err = call(s, s.places, ctx, until, alone)
+	} else {
+		state, err = s.releases.call(ctx, until, req.Name, &req, alone)
+	}
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}

@@ -25,7 +25,7 @@ const (
 	seqMask  = 1<<contract.SeqBits - 1
 	// on is the condition that the executing server is the one that a parameter
 	// names, or that it is empty.
-	on = "? IN (''," + identity + ")"
+	on = "? IN (x''," + identity + ")"
 )
 
 func checkPlace(p tierlock.Place) error {

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,8 +130,11 @@ func TestPlaces(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	db := admin(t, srv)
-	for _, params := range []string{"", "interpolateParams=true&clientFoundRows=true"} {
+	for _, params := range []string{"", "interpolateParams=true&clientFoundRows=true", "tx_isolation='READ-COMMITTED'"} {
 		s := open(t, srv.DSN(params), calm)
+		if strings.HasPrefix(params, "tx") { // by the statements for several, too
+			s.GatherAlways()
+		}
 		for op, table := range placeTable {
 			for exclusive, epochs := range table {
 				for epoch, wants := range epochs {

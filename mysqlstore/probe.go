@@ -60,7 +60,7 @@ func (s *Store) probe(ctx context.Context, srv *server, namespace string) (strin
 	// Of the executing server only: that is the one which was asked. The fence is
 	// the least, so that it is none of a time.
 	wrote, err := s.write(ctx, srv, "INSERT INTO lock_record (namespace,resource_id,business_id,lease_id,holder_id,fence,epoch,attempt,reentrant,entries,token,expire_at,create_time) "+
-		"SELECT ?,'"+probing+"',?,'','',LAST_INSERT_ID(1),0,0,0,NULL,'',"+released+","+released+" FROM DUAL WHERE "+srv.sound+" AND "+on,
+		"SELECT ?,'"+probing+"',?,'','',1,0,0,0,NULL,'',"+released+","+released+" FROM DUAL WHERE IF("+srv.sound+" AND "+on+",LAST_INSERT_ID(1),0)>0",
 		namespace, key, is.Server)
 	if err != nil {
 		return "", err

@@ -35,6 +35,8 @@ type server struct {
 	// The statements that take a lock, and those for a place in a chain.
 	takePlain, takeRange, takeExplicit       string
 	takePlainAt, takeRangeAt, takeExplicitAt string
+	// Those for calls that go together, where there is nowait.
+	takeTogether, takeTogetherAt, releaseTogether [len(sizes)]string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -134,6 +136,13 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 	srv.takePlain, srv.takePlainAt = takeStatement("NULL", srv.sound, unplaced), takeStatement("NULL", srv.sound, placed)
 	srv.takeRange, srv.takeRangeAt = rangeStatement(srv.sound, unplaced), rangeStatement(srv.sound, placed)
 	srv.takeExplicit, srv.takeExplicitAt = takeStatement(entered, srv.sound, unplaced), takeStatement(entered, srv.sound, placed)
+	if srv.nowait != "" {
+		for i, rows := range sizes {
+			srv.takeTogether[i] = srv.nowait + takeTogether(rows, srv.sound, unplaced, takeColumns, takeParameters)
+			srv.takeTogetherAt[i] = srv.nowait + takeTogether(rows, srv.sound, placed, placedTakeColumns, placedTakeParameters)
+			srv.releaseTogether[i] = srv.nowait + releaseTogether(rows, srv.sound)
+		}
+	}
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)
 	s.server.Store(srv)

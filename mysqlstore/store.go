@@ -31,6 +31,12 @@ type Options struct {
 	// 500 calls at once take more than 600 ms with 32. Where the store is the
 	// arbiter of a chain, one to four of them are for that.
 	MaxCalls int
+	// Durable says, and nothing can check it, that there is one primary at a time
+	// and that a commit it has acknowledged survives its failover: semi-synchronous
+	// replication that never falls back, Group Replication, or a disk that moves
+	// along; with sync_binlog=1 and innodb_flush_log_at_trx_commit=1. Only then are
+	// holds of Exclusive resources worth tierlock.Exclusive.
+	Durable bool
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
 	// that fails. Nil means slog.Default().
@@ -61,7 +67,8 @@ type Store struct {
 	timeout time.Duration
 	log     *slog.Logger
 	made    time.Time // where local time begins
-	wrong   error     // what is wrong with how the store was made
+	durable bool
+	wrong   error // what is wrong with how the store was made
 
 	clock contract.Clock
 	era   atomic.Uint64 // of connections, see contract.Clock
@@ -72,6 +79,10 @@ type Store struct {
 	asking singleflight.Group
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text; and those that were prepared twice, by address
+
+	takes    gather[*attempt, tierlock.AcquireResult]
+	releases gather[*tierlock.ReleaseRequest, tierlock.Ownership]
+	rows     rows // of both
 
 	pace    pace
 	members sync.WaitGroup // registered processes
@@ -107,9 +118,11 @@ var (
 // A nil pool or bad options make every call return an error that says so.
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
-		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
+		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
 		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
+	s.takes.s, s.takes.send = s, s.takeAll
+	s.releases.s, s.releases.send = s, s.releaseAll
 	if db == nil || db.DB == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
 	}
@@ -173,8 +186,13 @@ func (s *Store) Close() {
 // Tier is tierlock.MySQL.
 func (s *Store) Tier() tierlock.Tier { return tierlock.MySQL }
 
-// Guarantee is tierlock.FencedOnly.
-func (s *Store) Guarantee() tierlock.Guarantee { return tierlock.FencedOnly }
+// Guarantee is tierlock.Exclusive with Options.Durable, else tierlock.FencedOnly.
+func (s *Store) Guarantee() tierlock.Guarantee {
+	if s.durable {
+		return tierlock.Exclusive
+	}
+	return tierlock.FencedOnly
+}
 
 // Linger is how long after a call was given up the server may still execute it:
 // as long as a statement may wait for a row that another transaction holds.

@@ -340,6 +340,9 @@ func TestAdoptionWakesNobodyForNothing(t *testing.T) {
 		a := adoptIn(place, ask("k", "a", 30*time.Second), 2, 1000)
 		wakes("over a free key", 0, func() { mustAdopt(t, s, a) })
 		wakes("repeated", 0, func() { mustAdopt(t, s, a) })
+		brief := a
+		brief.TTL = time.Second
+		wakes("repeated for less, which shortens nothing", 0, func() { mustAdopt(t, s, brief) })
 		longer := adoptIn(place, ask("k", "b", time.Minute), 2, 2000)
 		wakes("over a smaller fence, for longer", 0, func() { mustAdopt(t, s, longer) })
 		shorter := adoptIn(place, ask("k", "c", 10*time.Second), 2, 3000)

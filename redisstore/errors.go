@@ -79,7 +79,7 @@ func misconfigured(err error) bool {
 	code, _, _ := strings.Cut(text, " ")
 	switch code {
 	case "NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "CROSSSLOT", "NOPROTO",
-		"CLOCK", // our own, see grant.lua
+		"CLOCK", "CHAIN", // our own, see grant.lua
 		"MOVED": // a Cluster client follows it, so another kind of client is needed
 		return true
 	}

@@ -148,7 +148,7 @@ func TestIncarnation(t *testing.T) {
 		incarnation string
 		ok          bool
 	}{
-		{own, true}, {"", true}, {other + "," + own, true}, {own + "," + other, true}, {other, false}, {own[:39], false},
+		{own, true}, {"", true}, {other + "," + own, true}, {own + "," + other, true}, {other, false}, {own[:39], false}, {own + "0", false}, {"0" + own, false},
 		{strings.ToUpper(own), false}, {other + "," + other, false},
 	} {
 		for _, explicit := range []bool{false, true} {

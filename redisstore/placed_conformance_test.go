@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
 	"github.com/tierlock/tierlock/redisstore"
@@ -58,6 +60,32 @@ func TestConformanceInAChain(t *testing.T) {
 			opt.ForceSingleClient = len(servers) == 1
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
 				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{openWith(t, opt, calm), place} }}
+			})
+			for _, srv := range servers {
+				noEternalKeys(t, srv)
+			}
+		})
+	}
+}
+
+// The suite for stores of a chain.
+func TestChainConformance(t *testing.T) {
+	for _, mode := range []struct {
+		name  string
+		start func(testing.TB) ([]*rig.RedisServer, rueidis.ClientOption)
+	}{
+		{"one server", oneServer},
+		{"Sentinel", func(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
+			d := rig.StartSentinel(t)
+			return d.Nodes, sentinelOptions(d)
+		}},
+		{"Cluster", threeMasters},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			servers, opt := mode.start(t)
+			storetest.RunChain(t, func(t *testing.T) storetest.Harness {
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,6 +145,32 @@ func TestFencesRiseIntoAChainAndBack(t *testing.T) {
 		rel := drop("k", "x")
 		rel.Place = place
 		mustRelease(t, s, rel, tierlock.LeaseOwned)
+	}
+}
+
+// A store by itself cannot give a larger fence than a chain that has come to its
+// second epoch, so it takes no lock there, and leaves the record as it is.
+func TestPlainCallsUnderAChainsRecord(t *testing.T) {
+	srv := rig.Redis(t)
+	s := open(t, srv.Addr)
+	for _, explicit := range []bool{false, true} {
+		for _, ahead := range []uint64{0, 30} {
+			record := fmt.Sprintf("2 %d", seqNow(t, srv)+ahead*seqsPerSecond)
+			srv.Do("SET", redisstore.FenceKey(name("k")), record, "PX", "60000")
+			req := ask("k", newLease(), time.Second)
+			req.Explicit = explicit
+			_, err := s.Acquire(t.Context(), req)
+			wantClass(t, "acquire without a place", err, tierlock.ErrMisconfigured)
+			if !strings.Contains(err.Error(), "CHAIN locks here are those of a chain, in epoch 2") {
+				t.Errorf("got %v", err)
+			}
+			if got, n := recordOf(srv, "k"), srv.Int("EXISTS", keyOf("k"), keyOf("k")+":holds"); got != record || n != 0 {
+				t.Errorf("the record is %q, and %d keys are there; wanted %q and none", got, n, record)
+			}
+			if ttl := srv.Int("PTTL", redisstore.FenceKey(name("k"))); ttl > 92_000 || ttl < 60_000+int64(ahead)*900 {
+				t.Errorf("the record, %d s ahead, lives for %d ms", ahead, ttl)
+			}
+		}
 	}
 }
 

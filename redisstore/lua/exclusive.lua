@@ -8,7 +8,7 @@ if not string.find(info, 'role:master', 1, true) then
 end
 if ARGV[#ARGV] ~= '' then
   local id = string.match(info, 'master_replid:(%x+)')
-  if not id or not string.find(ARGV[#ARGV], id, 1, true) then
+  if not id or not string.find(',' .. ARGV[#ARGV] .. ',', ',' .. id .. ',', 1, true) then
     return redis.error_reply('EPOCH other data is here: ' .. (id or '?'))
   end
 end
