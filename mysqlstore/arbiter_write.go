@@ -34,9 +34,9 @@ func phaseOf(m degrade.Mode) string {
 	return phaseOpen
 }
 
-// value is text that stays what it is where sql_mode takes the empty string for
+// bytes is text that stays what it is where sql_mode takes the empty string for
 // NULL.
-func (q *statement) value(s string) {
+func (q *statement) bytes(s string) {
 	if s == "" {
 		q.add("x''")
 		return
@@ -55,9 +55,9 @@ func (q *statement) isMode(namespace string, m degrade.Mode) {
 	q.add(" AND m.tier=")
 	q.text(m.Tier.String())
 	q.add(" AND m.incarnation=")
-	q.value(m.Incarnation)
+	q.bytes(m.Incarnation)
 	q.add(" AND m.server=")
-	q.value(m.Server)
+	q.bytes(m.Server)
 	q.add(" AND m.term=")
 	q.int(m.Term.Microseconds())
 	q.add(" AND m.drift=")
@@ -88,9 +88,9 @@ func createMode(srv *server, self degrade.Self, a degrade.Action) (q statement) 
 	q.add(",")
 	q.text(a.To.Tier.String())
 	q.add(",")
-	q.value(a.To.Incarnation)
+	q.bytes(a.To.Incarnation)
 	q.add(",")
-	q.value(a.To.Server)
+	q.bytes(a.To.Server)
 	q.add(",")
 	q.int(a.To.Term.Microseconds())
 	q.add(",")
@@ -98,7 +98,7 @@ func createMode(srv *server, self degrade.Self, a degrade.Action) (q statement) 
 	q.add(",")
 	q.why("created", self)
 	q.add(",UTC_TIMESTAMP(6) FROM DUAL WHERE ", identity, "=")
-	q.value(a.To.Server)
+	q.bytes(a.To.Server)
 	q.may(srv)
 	q.add(" ON DUPLICATE KEY UPDATE epoch=IF(LAST_INSERT_ID(0)=0,lock_mode.epoch,0)")
 	return q
@@ -131,7 +131,7 @@ func writePermit(srv *server, self degrade.Self, a degrade.Action, beat uint64) 
 	}
 	for _, s := range []string{a.Vote.Incarnation, self.Digest, clip(self.App, 64), clip(self.Host, 255)} {
 		q.add(",")
-		q.value(s)
+		q.bytes(s)
 	}
 	q.add(",")
 	q.int(int64(self.PID))
@@ -158,9 +158,9 @@ func (q *statement) setMode(m degrade.Mode, why string, self degrade.Self) {
 	q.add(",m.tier=")
 	q.text(m.Tier.String())
 	q.add(",m.incarnation=")
-	q.value(m.Incarnation)
+	q.bytes(m.Incarnation)
 	q.add(",m.server=")
-	q.value(m.Server)
+	q.bytes(m.Server)
 	q.add(",m.term=")
 	q.int(m.Term.Microseconds())
 	q.add(",m.drift=")
@@ -204,7 +204,7 @@ func takeMode(srv *server, self degrade.Self, a degrade.Action, server string) (
 	q.add(" AND (m.server<>", identity, " OR m.epoch<")
 	q.int(int64(a.Known))
 	q.add(") AND ", identity, "=")
-	q.value(server)
+	q.bytes(server)
 	q.may(srv)
 	return q
 }
