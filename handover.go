@@ -20,8 +20,8 @@ const (
 	maxHandOverTime = 50 * time.Millisecond
 	// After that the next of this process asks a little later than it could: for
 	// half the time that the others were kept out, and no longer than the round
-	// trips that were saved would have left the key free. Where the store wakes
-	// waiters, they need only a moment. What is shorter than a timer is exact is
+	// trips that were saved would have left the key free. Where the store is known
+	// to wake waiters, they need only a moment. What is shorter than a timer is exact is
 	// left out: the key is then free for a good part of the time anyway.
 	minRest     = time.Millisecond
 	maxRest     = maxHandOverTime / 2
@@ -235,7 +235,7 @@ func (h *hold) rest(now time.Time) {
 		return
 	}
 	d := min(now.Sub(h.run.began)/2, time.Duration(h.run.count)*h.run.latency, maxRest)
-	if _, push := h.at().backend.Store.(Watcher); push {
+	if h.at().backend.pushes.Load() {
 		d = min(d, maxRestPush)
 	}
 	if d < minRest {
