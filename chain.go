@@ -75,7 +75,8 @@ func (c *chain) backend(t degrade.Tier) *backend {
 
 // at is where the calls about a hold with that ticket go.
 func (c *chain) at(t degrade.Ticket, exclusive bool) route {
-	p := Place{Epoch: t.Epoch, Exclusive: exclusive}
+	// While no mode is known best effort goes to epoch 1, which is to say any.
+	p := Place{Epoch: max(t.Epoch, 1), Exclusive: exclusive}
 	if exclusive {
 		p.Incarnation = t.Incarnation
 	}
