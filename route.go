@@ -155,16 +155,21 @@ func (c *chain) cold(now time.Time) bool {
 
 // noTicket says why nobody grants.
 func (c *chain) noTicket() error {
-	switch st := c.run.State(); {
+	st, why := c.run.State(), ""
+	switch {
 	case st.Mode.Drain:
 		return fmt.Errorf("%w: locks are moving to %v", ErrUnavailable, tierOf(st.Mode.Tier))
 	case !st.Mode.Known():
-		return fmt.Errorf("%w: the arbiter has not said yet where locks are kept", ErrUnavailable)
+		why = "the arbiter has not said yet where locks are kept"
 	case st.Permit == 0:
-		return fmt.Errorf("%w: no permit from the arbiter", ErrUnavailable)
+		why = "no permit from the arbiter"
 	default:
-		return fmt.Errorf("%w: no permit from the arbiter for the present mode", ErrUnavailable)
+		why = "no permit from the arbiter for the present mode"
 	}
+	if err := c.trouble(); err != nil {
+		return fmt.Errorf("%w: %s%w", ErrUnavailable, why, err)
+	}
+	return fmt.Errorf("%w: %s", ErrUnavailable, why)
 }
 
 // turnTo takes the acquisition to a route. What it may have left where it was is
