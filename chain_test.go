@@ -456,6 +456,30 @@ func TestChainClose(t *testing.T) {
 	})
 }
 
+// Who closes in an outage, with a release that Redis has not heard of, is not waited
+// for by the next switch: it is off the list of members although the release is left.
+func TestChainCloseInAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a, b := w.start(), w.start()
+		chainTakes(t, 2*time.Second, tierlock.Redis, a, b)
+		k := mustLock(t, a.Locker, "x", "1")
+		redisAway(a)
+		wantIs(t, "Unlock", k.Unlock(), tierlock.ErrUnavailable)
+		ctx, cancel := context.WithTimeout(bg, 5*time.Second)
+		defer cancel()
+		closed := make(chan error, 1)
+		go func() { closed <- a.Close(ctx) }()
+		time.Sleep(time.Second)
+		if m := w.mysql.Members("ns"); len(m) != 1 {
+			t.Errorf("members while it waits for the release: %v", m)
+		}
+		wantIs(t, "Close", <-closed, tierlock.ErrUnavailable)
+		if m := w.mysql.Members("ns"); len(m) != 1 {
+			t.Errorf("members after Close: %v", m)
+		}
+	})
+}
+
 // Members with other policies make all holds FencedOnly, for good where they are
 // held, and an error is logged.
 func TestChainPolicies(t *testing.T) {

@@ -350,6 +350,7 @@ func (a *acquisition) watch(ctx context.Context) Watch {
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
 	watch, err := w.Watch(callCtx, a.name)
+	a.at.backend.pushes.Store(err == nil)
 	if err != nil {
 		return nil // polling serves
 	}

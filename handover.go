@@ -15,13 +15,13 @@ import (
 // too, this goes on for a while only, and then the lease is released.
 const (
 	// maxHandOvers and maxHandOverTime bound that: whichever is reached first.
-	// They count from the grant.
+	// They count from the grant, which reserves no more fences than that.
 	maxHandOvers    = 64
 	maxHandOverTime = 50 * time.Millisecond
 	// After that the next of this process asks a little later than it could: for
 	// half the time that the others were kept out, and no longer than the round
-	// trips that were saved would have left the key free. Where the store wakes
-	// waiters, they need only a moment. What is shorter than a timer is exact is
+	// trips that were saved would have left the key free. Where the store is known
+	// to wake waiters, they need only a moment. What is shorter than a timer is exact is
 	// left out: the key is then free for a good part of the time anyway.
 	minRest     = time.Millisecond
 	maxRest     = maxHandOverTime / 2
@@ -79,7 +79,7 @@ func (a *acquisition) fences() int {
 // ended, and reports whether it did: then the hold is over.
 func (h *hold) handOver() bool {
 	l, now := h.locker, time.Now()
-	if h.run.fences == 0 || h.local != nil || h.run.count >= maxHandOvers || now.Sub(h.run.began) >= maxHandOverTime ||
+	if h.run.fences == 0 || h.local != nil || now.Sub(h.run.began) >= maxHandOverTime ||
 		h.place.ttl != h.token.TTL || l.isClosing() || !h.place.followed() {
 		return false
 	}
@@ -235,7 +235,7 @@ func (h *hold) rest(now time.Time) {
 		return
 	}
 	d := min(now.Sub(h.run.began)/2, time.Duration(h.run.count)*h.run.latency, maxRest)
-	if _, push := h.at().backend.Store.(Watcher); push {
+	if h.at().backend.pushes.Load() {
 		d = min(d, maxRestPush)
 	}
 	if d < minRest {
