@@ -63,6 +63,15 @@ func (l *Locker) Close(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(2*l.cfg.CallTimeout, cancel) })()
 	l.calls.none(grace) // all waits have ended, attempts end with their CallTimeout
+	// Before the releases, which may wait for a store that is away: nothing is
+	// believed in or given any more, so no switch has to wait for this process.
+	if l.chain != nil {
+		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		if err := l.chain.close(off); err != nil {
+			problems = append(problems, err)
+		}
+		stop()
+	}
 	n := 0
 	for _, b := range l.stores {
 		n += b.undo.close(grace)
@@ -72,13 +81,6 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	l.dog.Close()
 	l.local.close(grace)
-	if l.chain != nil {
-		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
-		if err := l.chain.close(off); err != nil {
-			problems = append(problems, err)
-		}
-		stop()
-	}
 	if len(l.leave) > 0 {
 		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
 		for _, leave := range l.leave {

@@ -16,9 +16,10 @@ const (
 	// Create inserts the first mode row, Action.To, if there is none.
 	Create
 	// Refresh writes the own member row (epoch = Action.From.Epoch, the beat, the
-	// vote) if the mode is From: same epoch, open. The beat is one more than before
-	// or, in a new row, the server's time in microseconds, so that none of a
-	// member's beats ever comes again, also if its row is removed in between.
+	// vote) if the mode is From: same epoch, open. The beat is a number that no row
+	// of a member has had before: at random, say. To count would not do, since a row
+	// may be removed in between, and an arbiter that has lost the latest writes in a
+	// failover would give their numbers again, which somebody may have seen.
 	Refresh
 	// Start changes the mode from From, open, to To, a drain.
 	Start

@@ -28,7 +28,8 @@ type Options struct {
 	// 32; the least is 2, and the most is what the pool may open when New is
 	// called (SetMaxOpenConns), since what waits for a connection waits for all.
 	// A call's wait for its turn counts against CallTimeout: over a way of 30 ms,
-	// 500 calls at once take more than 600 ms with 32.
+	// 500 calls at once take more than 600 ms with 32. Where the store is the
+	// arbiter of a chain, one to four of them are for that.
 	MaxCalls int
 	// Durable says, and nothing can check it, that there is one primary at a time
 	// and that a commit it has acknowledged survives its failover: semi-synchronous
@@ -79,11 +80,17 @@ type Store struct {
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text; and those that were prepared twice, by address
 
+	takes    gather[*attempt, tierlock.AcquireResult]
+	releases gather[*tierlock.ReleaseRequest, tierlock.Ownership]
+	rows     rows // of both
+
 	pace    pace
 	members sync.WaitGroup // registered processes
 
 	places   places        // of all calls but renewals
 	renewals places        // of renewals: they wait for no others
+	arbiter  places        // of Arbitrate, nil where there are too few
+	reserve  sync.Once     // takes those from places
 	quit     chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards closed, and calls against Close
@@ -93,6 +100,7 @@ type Store struct {
 
 var (
 	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Chained   = (*Store)(nil)
 	_ tierlock.Updater   = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
 	_ tierlock.Registrar = (*Store)(nil)
@@ -113,6 +121,8 @@ func New(db *sqlx.DB, opt Options) *Store {
 		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
 		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
+	s.takes.s, s.takes.send = s, s.takeAll
+	s.releases.s, s.releases.send = s, s.releaseAll
 	if db == nil || db.DB == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
 	}
@@ -135,6 +145,9 @@ func New(db *sqlx.DB, opt Options) *Store {
 	}
 	own := max(1, opt.MaxCalls/4)
 	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
+	if n := cap(s.places); n > 1 {
+		s.arbiter = make(places, max(1, min(4, n/6)))
+	}
 	return s
 }
 

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha1"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type bench struct {
 	h       Harness
 	a, b    *side
 	ns      string
+	apart   bool // each name has a namespace of its own, see place
 	leases  atomic.Int64
 	start   time.Time
 	watches []tierlock.Watch // closed at the end, also of a check that fails
@@ -124,7 +126,12 @@ func (b *bench) ctx() (context.Context, context.CancelFunc) {
 }
 
 func (b *bench) name(key string) tierlock.Name {
-	return tierlock.Name{Namespace: b.ns, Resource: "storetest", Key: key}
+	ns := b.ns
+	if b.apart {
+		sum := sha1.Sum([]byte(key))
+		ns += "." + hex.EncodeToString(sum[:6])
+	}
+	return tierlock.Name{Namespace: ns, Resource: "storetest", Key: key}
 }
 
 // window is when a call was sent and when its answer was there: the store

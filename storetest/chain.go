@@ -71,9 +71,12 @@ func (b *bench) probe(s *side) string {
 	return inc
 }
 
-// place is an exclusive place of an epoch, on the data that there is.
+// place is an exclusive place of an epoch, on the data that there is. From then on
+// each name has a namespace of its own: a namespace has one epoch at a time, and a
+// store may keep one record of it for many locks.
 func (b *bench) place(epoch uint16) tierlock.Place {
 	b.Helper()
+	b.apart = true
 	return tierlock.Place{Epoch: epoch, Incarnation: b.probe(b.a), Exclusive: true}
 }
 

@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tierlock/tierlock"
@@ -145,12 +146,26 @@ func placeRenewBatch(b *bench) {
 func placeIncarnation(b *bench) {
 	p := b.place(3)
 	other := p
-	other.Incarnation = "0" + p.Incarnation[1:]
-	if other.Incarnation == p.Incarnation {
-		other.Incarnation = "1" + p.Incarnation[1:]
+	// A store of several parts joins theirs by commas, and each may look for its own.
+	wrong := func(change func(part string) string) string {
+		parts := strings.Split(p.Incarnation, ",")
+		for i := range parts {
+			parts[i] = change(parts[i])
+		}
+		return strings.Join(parts, ",")
 	}
 	free := b.name("free")
-	for _, inc := range []string{other.Incarnation, "x", p.Incarnation + "0", p.Incarnation[:len(p.Incarnation)-1]} {
+	for _, inc := range []string{
+		wrong(func(part string) string {
+			if part[0] == '0' {
+				return "1" + part[1:]
+			}
+			return "0" + part[1:]
+		}),
+		"x",
+		wrong(func(part string) string { return part + "0" }),
+		wrong(func(part string) string { return part[:len(part)-1] }),
+	} {
 		other.Incarnation = inc
 		_, err := b.try(b.a, at(b.request(b.a, free, long), other))
 		b.epochError("Acquire of a free key on other data", err)

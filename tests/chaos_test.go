@@ -92,22 +92,28 @@ func chaos(t *testing.T, seed uint64, lasting time.Duration) {
 	if len(h.seen) < 5*int(lasting/time.Second) {
 		t.Errorf("the server was looked at %d times only", len(h.seen))
 	}
-	lost, unavailable := 0, 0
+	ends, locks, nested := map[string]int{}, 0, 0
 	for p, c := range counts {
 		t.Logf("process %d: %d locks, %d nested, %d stalls, %v", p, c.Held, c.Nested, c.Stalls, c.Ends)
 		for _, what := range c.Outstanding {
 			t.Errorf("process %d: %s", p, what)
 		}
-		// Else the faults have met nothing.
-		least := 3 * int(lasting/time.Second)
-		if c.Held < least || c.Nested == 0 || c.Ends["unlocked: ok"] == 0 || c.Ends["refused: held"] == 0 {
-			t.Errorf("process %d did too little: %+v", p, c)
+		if c.Held == 0 {
+			t.Errorf("process %d did nothing: %+v", p, c)
 		}
-		lost += c.Ends["unlocked: lost"]
-		unavailable += c.Ends["refused: unavailable"]
+		for end, n := range c.Ends {
+			ends[end] += n
+		}
+		locks += c.Held
+		nested += c.Nested
 	}
-	if lasting >= 10*time.Second && (lost == 0 || unavailable == 0) {
-		t.Errorf("the faults did too little: %d locks lost, %d times unavailable", lost, unavailable)
+	// Else the faults have met nothing. Of both together: some schedules leave one
+	// of them hardly a second in ten.
+	if locks < 6*int(lasting/time.Second) || nested == 0 || ends["unlocked: ok"] == 0 || ends["refused: held"] == 0 {
+		t.Errorf("the processes did too little: %d locks, %d nested, %v", locks, nested, ends)
+	}
+	if lasting >= 10*time.Second && (ends["unlocked: lost"] == 0 || ends["refused: unavailable"] == 0) {
+		t.Errorf("the faults did too little: %v", ends)
 	}
 }
 
@@ -134,6 +140,13 @@ func chaosRun(t *testing.T, srv *rig.RedisServer, steps []step, lasting time.Dur
 	for _, p := range processes {
 		p.Expect("ready", patience)
 	}
+	t.Cleanup(func() { // while the processes live
+		if t.Failed() {
+			for _, p := range proxies {
+				t.Log(p.Describe())
+			}
+		}
+	})
 	eyes := observe(srv)
 	begin := time.Now()
 	down := false

@@ -465,11 +465,7 @@ func (c *chaosSide) lockAll() {
 	var wg sync.WaitGroup
 	for _, name := range chaosNames() {
 		wg.Go(func() {
-			k, err := c.locker.Lock(bg, name.resource, name.key, tierlock.Wait(patience))
-			if err == nil {
-				err = k.Unlock()
-			}
-			if err != nil {
+			if err := c.lockOnce(name); err != nil {
 				c.outstanding("%s/%s at the end: %v", name.resource, name.key, err)
 			}
 		})
@@ -483,6 +479,25 @@ func (c *chaosSide) lockAll() {
 		if time.Now().After(end) {
 			c.outstanding("at rest there are %d holds, %d waiters, %d undos", st.Holds, st.Waiters, st.Undos)
 			return
+		}
+	}
+}
+
+// lockOnce takes and frees a key within patience. The process may still find out
+// that the store is back; and the server may be slow for a moment, as where all
+// tests write to one disk: then Unlock does not know that the key is free, and
+// the next Lock finds out.
+func (c *chaosSide) lockOnce(name chaosName) error {
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	for {
+		k, err := c.locker.Lock(ctx, name.resource, name.key, tierlock.UntilDone())
+		if err != nil {
+			return err
+		}
+		err = k.Unlock()
+		if !errors.Is(err, tierlock.ErrUnavailable) || ctx.Err() != nil {
+			return err
 		}
 	}
 }

@@ -12,5 +12,6 @@ func TestMain(m *testing.M) {
 		"relay": runRelay,
 		"swarm": runSwarm,
 		"chaos": runChaos,
+		"chain": runChainChaos,
 	})
 }

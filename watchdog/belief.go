@@ -160,7 +160,7 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	// has already called over could be revived.
 	now := Now()
 	cut := err != nil && l.w.closed.Load() && !errors.Is(err, ErrNotHeld)
-	if err != nil && !cut && !l.ended && !c.sent.before(l.moved) && !(l.err != nil && l.cutShort(c, err, now)) {
+	if err != nil && !cut && !l.ended && c != l.stale && !(l.err != nil && l.cutShort(c, err, now)) {
 		l.err = err
 	}
 	// A confirmation that comes after the end is worth nothing: somebody may
@@ -171,8 +171,8 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	switch {
 	case l.ended:
 		return verdict{ended: expired}
-	case c.sent.before(l.moved):
-		l.err = errMoved
+	case c == l.stale:
+		l.err, l.stale = errMoved, nil
 		return verdict{} // about the former place, whatever it says
 	case cut: // by Close: says nothing about the store
 		return verdict{}

@@ -31,7 +31,6 @@ type Lease struct {
 	spec Spec // TTL in whole milliseconds
 
 	mu    sync.Mutex
-	moved Instant       // when Move was called last
 	sent  Instant       // before the last confirmed grant or renewal was sent
 	ttl   time.Duration // what that one asked for
 	count int           // confirmed renewals
@@ -41,6 +40,7 @@ type Lease struct {
 
 	queued  bool  // due, and waiting for a batch
 	call    *call // the one in flight
+	stale   *call // the one that was when the lease moved
 	paused  bool
 	overdue bool // OnOverdue was called
 	yielded bool // by Yield, and not succeeded

@@ -16,7 +16,7 @@ func (l *Lease) Move(sent Instant, ttl time.Duration) {
 	if l.ended {
 		return
 	}
-	l.moved = now
+	l.stale = l.call // a batch that takes the lease from now on asks for its new place
 	until := sent.add(ttl - Margin(ttl))
 	if !l.renewableLocked() && l.leaseUntilLocked().before(until) {
 		return

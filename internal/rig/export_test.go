@@ -18,3 +18,17 @@ func SetSuperuserDirs(t *testing.T, dirs ...string) {
 	t.Cleanup(func() { superuserDirs = before })
 	superuserDirs = dirs
 }
+
+// Links is how many connections the proxy keeps, half-open ones included.
+func (p *Proxy) Links() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+// PortsGiven is how many ports are not given any more in this process.
+func PortsGiven() int {
+	handedOut.Lock()
+	defer handedOut.Unlock()
+	return len(handedOut.ports)
+}

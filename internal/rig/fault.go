@@ -156,14 +156,17 @@ func (p *Proxy) HoldReply() (release func()) {
 // the side that sends it had closed (a FIN): the peer at the end of the
 // direction reads what was on its way and then the end. The other side is not
 // told: what it sends from now on is discarded, as by a process that has closed
-// and is still sent to. The connection lives until the peer closes it as well.
+// and is still sent to. The connection lives until the peer closes it as well,
+// or is reset: then see Reset.
 func (p *Proxy) Finish(d Direction) { p.strike(func(l *link) { l.finishLocked(d) }) }
 
 // Reset resets the connections that exist to one side, the one that d leads to,
 // as if the other had crashed and started again, and leaves the other side with
 // a half-open connection: it is silent, and what comes from it is answered by a
-// reset, once it is forwarded. What the lost side had sent before still travels.
-// A connection that the server has not seen yet has no other side.
+// reset, once it is forwarded, also after Finish. What the lost side had sent
+// before still travels. A connection that the server has not seen yet has no
+// other side, and one whose other side has closed, as the lost one was told,
+// leaves nothing.
 func (p *Proxy) Reset(d Direction) { p.strike(func(l *link) { l.loseLocked(d) }) }
 
 // Cut resets all connections that exist when it is called, on both sides, and

@@ -41,6 +41,7 @@ type pipe struct {
 	writing bool      // the writer is in Write with the head of queue
 	lost    bool      // bytes were dropped: nothing may follow them
 	ending  bool      // the end of the stream has come, or was made up by Finish
+	over    bool      // the sender has closed, whether or not ending was made up before
 	done    bool      // the end of the stream was forwarded
 	next    time.Time // the earliest moment for the next piece, under Drip
 }
@@ -57,7 +58,8 @@ type ending uint8
 const (
 	goesOn ending = iota
 	closes        // the sender closed its side
-	resets        // the sender reset the connection
+	madeUp        // by Finish
+	resets        // the sender reset the connection, or has to be told of a reset
 )
 
 func newLinkLocked(p *Proxy, client *net.TCPConn) {
@@ -132,10 +134,12 @@ func (l *link) took(d Direction, data []byte, err error) bool {
 		return false
 	}
 	pp := &l.pipes[d]
-	// What is sent after an end that Finish made up leads nowhere; it is read
-	// all the same, so that the sender notices nothing.
-	if len(data) > 0 && !pp.ending {
-		l.putLocked(d, chunk{data: append([]byte(nil), data...)})
+	if len(data) > 0 {
+		if pp.ending {
+			l.afterEndLocked(d)
+		} else {
+			l.putLocked(d, chunk{data: append([]byte(nil), data...)})
+		}
 	}
 	switch {
 	case err == nil:
@@ -144,10 +148,27 @@ func (l *link) took(d Direction, data []byte, err error) bool {
 		// see.
 	case !errors.Is(err, io.EOF):
 		l.putLocked(d, chunk{end: resets})
-	case !pp.ending:
-		l.putLocked(d, chunk{end: closes})
+	default:
+		pp.over = true
+		if pp.ending {
+			l.afterEndLocked(d)
+		} else {
+			l.putLocked(d, chunk{end: closes})
+		}
 	}
 	return true
+}
+
+// afterEndLocked is for what comes after an end that Finish made up. It leads
+// nowhere, and its sender notices nothing, unless there is nobody any more to
+// have got that end: then what is sent is answered by a reset, as without the
+// end. An end is such a thing too; nothing comes after it, so nothing else would
+// end the link.
+func (l *link) afterEndLocked(d Direction) {
+	queue := l.pipes[d].queue
+	if l.gone[d] && (len(queue) == 0 || queue[len(queue)-1].end != resets) {
+		l.putLocked(d, chunk{end: resets})
+	}
 }
 
 // putLocked adds a piece, or the end, to what is on its way.
@@ -189,12 +210,21 @@ func (l *link) write(d Direction, dst *net.TCPConn) {
 		case resets:
 			l.resetLocked()
 			return
-		case closes:
+		case closes, madeUp:
 			pp.queue, pp.done = pp.queue[1:], true
-			if l.pipes[ToServer].done && l.pipes[ToClient].done {
+			switch {
+			case l.pipes[ToServer].done && l.pipes[ToClient].done:
 				l.closeLocked()
-			} else if err := dst.CloseWrite(); err != nil {
-				l.resetLocked()
+			case l.gone[d]:
+				// Nobody reads it, and of one that was made up its sender must
+				// not learn. One that has closed leaves nothing open.
+				if pp.over {
+					l.resetLocked()
+				}
+			default:
+				if err := dst.CloseWrite(); err != nil {
+					l.resetLocked()
+				}
 			}
 			continue // a reset may follow, nothing else
 		}
@@ -290,7 +320,7 @@ func (l *link) end(d Direction) *net.TCPConn {
 // finishLocked makes up the end of a stream: see Proxy.Finish.
 func (l *link) finishLocked(d Direction) {
 	if !l.pipes[d].ending {
-		l.putLocked(d, chunk{end: closes})
+		l.putLocked(d, chunk{end: madeUp})
 	}
 }
 
@@ -300,7 +330,7 @@ func (l *link) loseLocked(d Direction) {
 	switch {
 	case l.server == nil && d == ToServer:
 		// It was not passed on to the server yet.
-	case l.server == nil, l.gone[d.back()]:
+	case l.server == nil, l.gone[d.back()], l.pipes[d].over && l.pipes[d].done:
 		l.resetLocked() // there is nobody else to leave behind
 	case !l.gone[d]:
 		l.gone[d] = true

@@ -36,7 +36,7 @@ var handedOut struct {
 }
 
 // listenFree listens on a loopback port that nothing in this process was given
-// before.
+// before, or that was given back.
 func listenFree() (net.Listener, error) {
 	low := portRange()
 	if low < lowestPort+1000 {
@@ -48,6 +48,7 @@ func listenFree() (net.Listener, error) {
 	for range 100 {
 		port := lowestPort + rand.IntN(low-lowestPort)
 		if handedOut.ports[port] {
+			errs = append(errs, fmt.Errorf("port %d was given before", port))
 			continue
 		}
 		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -62,6 +63,13 @@ func listenFree() (net.Listener, error) {
 		return ln, nil
 	}
 	return nil, fmt.Errorf("rig: no free port: %w", errors.Join(errs...))
+}
+
+// giveBack lets a port be given again. Nothing may go on to use it.
+func giveBack(port int) {
+	handedOut.Lock()
+	defer handedOut.Unlock()
+	delete(handedOut.ports, port)
 }
 
 // freePort is a port for a server that opens it itself. Another process may be

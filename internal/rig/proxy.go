@@ -220,6 +220,7 @@ func (p *Proxy) barrier(ln *listener) error {
 	if err != nil {
 		return err
 	}
+	defer giveBack(port) // there is a barrier for each event, and they are many
 	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
 	seen := make(chan *net.TCPConn, 1)
 	p.mu.Lock()
