@@ -34,7 +34,7 @@ func TestChainChaosChecker(t *testing.T) {
 		"entered": {func(a, b *chainHandle) { // and left after the outer handle
 			b.Proc, b.ID, b.Fence, b.Called, b.Returned = 0, "a", 10, 10*ms, 12*ms
 		}, nil},
-		"entered when it was over": {func(a, b *chainHandle) { b.Proc, b.ID, b.Fence, b.Called = 0, "a", 10, 60*ms }, nil},
+		"entered when it was over": {func(a, b *chainHandle) { b.Proc, b.ID, b.Fence, b.Called = 0, "a", 10, 60*ms }, []string{order}},
 	} {
 		a, b := a, b
 		c.change(&a, &b)
