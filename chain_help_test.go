@@ -2,7 +2,6 @@ package tierlock_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -72,8 +71,6 @@ func (w *chainWorld) start(change ...func(*tierlock.Config)) *chainProc {
 	})
 	return p
 }
-
-func quiet(c *tierlock.Config) { c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 var cutOff = sim.Faults{CutRequests: true, CutReplies: true}
 

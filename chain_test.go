@@ -3,6 +3,7 @@ package tierlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/degrade"
+	"github.com/tierlock/tierlock/internal/sim"
 )
 
 // A hold of an exclusive resource lives through the switch to MySQL and the return:
@@ -251,6 +253,75 @@ func TestChainBestEffortHoldSurvives(t *testing.T) {
 		if held := w.mysql.Held(); len(held) != 0 {
 			t.Errorf("held in MySQL after the unlock: %v", held)
 		}
+	})
+}
+
+// The very first call of a process that does not wait gets its lock all the same.
+func TestChainFirstCall(t *testing.T) {
+	for _, resource := range []string{"x", "b"} {
+		inBubble(t, func(t *testing.T, w *chainWorld) {
+			for range 2 { // with and without a mode that is there already
+				a := w.start()
+				k, err := a.TryLock(bg, resource, "1")
+				if err != nil || k.Token().Tier != tierlock.Redis || k.Token().Epoch != 1 {
+					t.Fatalf("%s: %v, %v", resource, k.Token(), err)
+				}
+				mustUnlock(t, k)
+			}
+			// But not for long where nothing answers.
+			a := w.start()
+			a.mc.SetFaults(cutOff)
+			start := time.Now()
+			k, err := a.TryLock(bg, resource, "1")
+			if d := time.Since(start); d > 1500*time.Millisecond {
+				t.Errorf("%s: it took %v", resource, d)
+			}
+			if resource == "x" {
+				wantIs(t, "without an arbiter", err, tierlock.ErrUnavailable)
+			} else if err != nil {
+				t.Errorf("best effort without an arbiter: %v", err)
+			} else {
+				mustUnlock(t, k)
+			}
+		})
+	}
+}
+
+// brokenArbiter refuses all that an arbiter does: its tables are missing, say.
+type brokenArbiter struct{ *sim.MySQLStore }
+
+func (brokenArbiter) Arbitrate(context.Context, degrade.Self, degrade.Action) (degrade.Reply, error) {
+	return degrade.Reply{}, fmt.Errorf("%w: no table lock_mode", tierlock.ErrMisconfigured)
+}
+
+// Whose arbiter is not set up is told so, by each error and once in the log.
+func TestChainArbiterNotSetUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a := w.start(func(c *tierlock.Config) { c.Stores[1] = brokenArbiter{c.Stores[1].(*sim.MySQLStore)} })
+		_, err := a.Lock(bg, "x", "1", tierlock.Wait(3*time.Second))
+		wantIs(t, "Lock", err, tierlock.ErrUnavailable, tierlock.ErrMisconfigured)
+		if !strings.Contains(err.Error(), "no table lock_mode") {
+			t.Errorf("it does not say why: %v", err)
+		}
+		if lines := a.log.lines("tierlock: the chain's call is refused"); len(lines) != 1 {
+			t.Errorf("lines: %v", lines)
+		}
+	})
+}
+
+// A call that enters a hold does not get less than it requires.
+func TestChainReentryRequiresGuarantee(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a := w.start()
+		k := mustLock(t, a.Locker, "x", "1")
+		mustUnlock(t, mustLockCtx(t, k.Context(), a.Locker, "x", "1", tierlock.RequireGuarantee(tierlock.Exclusive)))
+		b := w.start(func(c *tierlock.Config) { c.Resources[0].Reentrant = false })
+		time.Sleep(3 * time.Second)
+		_, err := a.Lock(k.Context(), "x", "1", tierlock.RequireGuarantee(tierlock.Exclusive))
+		wantIs(t, "re-entry of a fenced-only hold", err, tierlock.ErrUnavailable)
+		mustUnlock(t, mustLockCtx(t, k.Context(), a.Locker, "x", "1"))
+		mustUnlock(t, k)
+		_ = b
 	})
 }
 

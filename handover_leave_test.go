@@ -176,6 +176,38 @@ func TestHandOverStress(t *testing.T) {
 	}
 }
 
+// With two callers the one that comes finds the queue empty, and the lease may come
+// to it before it has looked whether it has to wait.
+func TestHandOverAtOnce(t *testing.T) {
+	s := newRanger()
+	l := newLocker(t, s)
+	var longest atomic.Int64
+	end := time.Now().Add(2 * time.Second)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				start := time.Now()
+				k, err := l.Lock(bg, "r", "1", tierlock.UntilDone())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if d := int64(time.Since(start)); d > longest.Load() {
+					longest.Store(d)
+				}
+				mustUnlock(t, k)
+			}
+		})
+	}
+	wg.Wait()
+	idle(t, l)
+	wantFree(t, s, name("r", "1"))
+	if d := time.Duration(longest.Load()); d > 2*time.Second { // a lease that is lost ends with its TTL, 3 s
+		t.Errorf("one waited for %v: a lease was lost on its way", d)
+	}
+}
+
 // Close under load: nobody gets a lock after it began, and no key stays.
 func TestCloseDuringHandOvers(t *testing.T) {
 	for range 50 {

@@ -110,6 +110,14 @@ func TestHandOverTime(t *testing.T) {
 					store = pollOnly{s}
 				}
 				l := newLocker(t, store)
+				if c.push { // a wait has shown that there is push
+					other := mustLock(t, newLocker(t, s.Store), "r", "1")
+					_, err := l.Lock(bg, "r", "1", tierlock.Wait(time.Second))
+					wantIs(t, "Lock", err, tierlock.ErrHeld)
+					mustUnlock(t, other)
+					idle(t, l)
+				}
+				before := len(asked.all())
 				k := mustLock(t, l, "r", "1")
 				leases := map[string]int{}
 				var wg sync.WaitGroup
@@ -133,7 +141,7 @@ func TestHandOverTime(t *testing.T) {
 						t.Errorf("lease %s served %d holds of 10 ms, want 5", lease, n)
 					}
 				}
-				a, f := asked.all(), freed.all()
+				a, f := asked.all()[before:], freed.all()
 				if len(a) != 5 || len(f) != 5 {
 					t.Fatalf("%d acquires and %d releases, want 5", len(a), len(f))
 				}
@@ -170,11 +178,6 @@ func TestNeverHandedOver(t *testing.T) {
 		{name: "MinHold", resource: "min"},
 		{name: "a store without ranges", resource: "re", most: -1},
 		{name: "after 50 ms", resource: "re", before: func(*testing.T, *handed, *ranger) { time.Sleep(50 * time.Millisecond) }},
-		{name: "a handle of its own bound", resource: "re", before: func(t *testing.T, h *handed, _ *ranger) {
-			inner := mustLockCtx(t, h.hold.Context(), h.l, "re", "1", tierlock.Lease(short))
-			mustUnlock(t, inner)
-			time.Sleep(50 * time.Millisecond)
-		}},
 		{name: "with less than half of the lease left", resource: "short", before: func(_ *testing.T, _ *handed, s *ranger) {
 			s.renewBy(unanswered)
 			time.Sleep(45 * time.Millisecond)
@@ -418,8 +421,9 @@ func TestHandOverKeepsTheUndo(t *testing.T) {
 		synctest.Wait()
 		second := lockAsync(bg, l, "r", "1", tierlock.UntilDone())
 		synctest.Wait()
-		// Executed when all is over.
-		f.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Late, Delay: 700 * time.Millisecond, Times: 1})
+		// Executed in time, and when all is over.
+		f.Set(storetest.OpAcquire, storetest.Fault{Kind: storetest.Late, Delay: 120 * time.Millisecond, Times: 1})
+		begun := time.Now()
 		mustUnlock(t, k)
 		k = (<-first).k
 		mustUnlock(t, k)
@@ -428,8 +432,15 @@ func TestHandOverKeepsTheUndo(t *testing.T) {
 			t.Error("not handed over")
 		}
 		mustUnlock(t, next)
+		wantFree(t, s, name("r", "1"))
+		if n := l.Status().Undos; n != 1 {
+			t.Errorf("%d undos, want one for what may still be executed", n)
+		}
+		time.Sleep(125*time.Millisecond - time.Since(begun))
+		if left(t, s, name("r", "1")) == 0 {
+			t.Error("the late one has granted nothing: the test shows nothing")
+		}
 		idle(t, l)
-		time.Sleep(time.Second)
 		wantFree(t, s, name("r", "1"))
 	})
 }

@@ -111,3 +111,12 @@ func CanonMode(b []byte, m Mode) []byte {
 	b = append(b, m.Incarnation...)
 	return append(b, m.Server...)
 }
+
+// NewRunnerWith starts a runner whose machine lacks some of its rules.
+func NewRunnerWith(c RunnerConfig, rules Rules) *Runner {
+	r := NewRunner(c)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.m.rules = rules
+	return r
+}

@@ -240,7 +240,7 @@ const granted = 1
 func takeStatement(entries, session string, f form) string {
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
 		" SELECT ?,?,?,?," + f.fence + "," + f.epoch + ",?,?,?," + entries +
-		",CONCAT(?," + f.stamp(f.fence) + `,',"serverTime":',` + now + `,',"expireAt":',` + now + "+?,?)" +
+		",CONCAT(?," + f.stamp + `,',"serverTime":',` + now + `,',"expireAt":',` + now + "+?,?)" +
 		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE IF(" + session + f.where + " AND " + notLater + ",LAST_INSERT_ID(" + now + "),0)>0" +
 		" ON DUPLICATE KEY UPDATE attempt=" + f.decision +
 		",fence=IF(" + f.anew + ",GREATEST(fence+1," + f.least + "),fence)" +
@@ -251,7 +251,7 @@ func takeStatement(entries, session string, f form) string {
 	}
 	// The usual fence stands in the new token already.
 	q += ",token=IF(" + f.anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
-		"CONCAT('\"fence\":\"'," + f.stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny("fence") + "))),token)"
+		"CONCAT('\"fence\":\"'," + stampAny("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny("fence") + "))),token)"
 	return q + ",expire_at=IF(" + f.won + "," + f.end + ",expire_at)"
 }
 
@@ -266,14 +266,14 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 	args := make([]any, 0, 31)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
-	query := a.srv.takePlain
+	query := a.srv.takes.plain
 	if req.Explicit {
-		query = a.srv.takeExplicit
+		query = a.srv.takes.explicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
 	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, s.explained(), a.bound, a.budget)
 	if n := contract.Fences(req); n > 0 {
-		query = a.srv.takeRange
+		query = a.srv.takes.ranged
 		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
 	return s.write(ctx, a.srv, query, args...)

@@ -189,14 +189,14 @@ func TestArbiterAtALockedRow(t *testing.T) {
 // on: once the drain has begun no member of the epoch before it appears or beats.
 func TestArbiterStress(t *testing.T) {
 	t.Parallel()
-	srv := migrated(t)
+	srv, dsn := patientServer(t) // to wait for a row for long is no fault here
 	db := admin(t, srv)
 	const members, lasts = 16, 8 * time.Second
 	deadlocks := func() int64 {
 		return number(t, db, "SELECT variable_value FROM information_schema.global_status WHERE variable_name='Innodb_deadlocks'")
 	}
 	before := deadlocks()
-	controller := open(t, srv.DSN(""), calm)
+	controller := open(t, dsn(levels[0]), mysqlstore.Options{CallTimeout: time.Minute})
 	name := newChainName()
 	first := firstMode(t, controller)
 	putMode(t, db, name, first)
@@ -207,7 +207,7 @@ func TestArbiterStress(t *testing.T) {
 	var all sync.WaitGroup
 	var refreshed, refused, acked, removed atomic.Int64
 	for i := range members {
-		s := open(t, srv.DSN(at(levels[i%2])), calm)
+		s := open(t, dsn(levels[i%2]), mysqlstore.Options{CallTimeout: time.Minute})
 		self := chainSelf(name, i)
 		all.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
@@ -279,7 +279,7 @@ func TestArbiterStress(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d switches, %d refreshes, %d refused, %d acks, %d removals", switches, refreshed.Load(), refused.Load(), acked.Load(), removed.Load())
-	if switches < 10 || refreshed.Load() < 100 || refused.Load() == 0 || acked.Load() < 20 || removed.Load() == 0 {
+	if switches < 5 || refreshed.Load() < 100 || refused.Load() == 0 || acked.Load() < 20 || removed.Load() == 0 {
 		t.Error("that is no trial")
 	}
 	if n := deadlocks() - before; n != 0 {
@@ -373,10 +373,11 @@ func TestArbiterLostAnswer(t *testing.T) {
 	if !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("got %v", err)
 	}
-	second := pollMode(t, clean, "n").Members[0].Beat
-	if second == first {
-		t.Error("not executed")
-	}
+	var second uint64
+	rig.Eventually(t, patience, "it is executed", func() bool {
+		second = pollMode(t, clean, "n").Members[0].Beat
+		return second != first
+	})
 	proxy.Pass()
 	proxy.Cut()
 	rig.Eventually(t, patience, "it is refreshed again", answers)

@@ -67,6 +67,18 @@
 // process that fell silent, marks them as released once they have expired, and
 // deletes the rows of locks that nobody took for ten minutes.
 //
+// # The arbiter of a chain
+//
+// Where locks are kept by a chain of stores, the tables lock_mode and lock_permit
+// say which one is in force, and for whom: [Store.Arbitrate] makes the steps that
+// degrade.Machine wants made, each by one statement on the primary.
+//
+// # Chains
+//
+// In a chain of stores each call is judged by its [tierlock.Place], in the statement
+// that would change the row: by the row's epoch and by the server that executes it.
+// Without a place nothing is different from a store that is used by itself.
+//
 // # The guard
 //
 // [Guard] keeps the write of a holder that has lost its lock, on whatever store

@@ -34,7 +34,7 @@ func rangeStatement(session string, f form) string {
 	q := insert + " ON DUPLICATE KEY UPDATE " + decision +
 		",epoch=IF(" + f.won + ",IF(LAST_INSERT_ID(IF(" + f.fresh + " AND fence<VALUES(fence)-?" + f.same + "," + now + "+?,1))>0," + f.granted + ",0)," +
 		"IF(LAST_INSERT_ID(0)=0,epoch,0))" +
-		",token=IF(" + f.anew + ",REPLACE(VALUES(token),CONCAT('\"fence\":\"'," + f.stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny(first) + ")),token)" +
+		",token=IF(" + f.anew + ",REPLACE(VALUES(token),CONCAT('\"fence\":\"'," + stampAny("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny(first) + ")),token)" +
 		",fence=IF(" + f.anew + ",GREATEST(fence+1," + f.least + "),fence)"
 	for _, column := range [...]string{"lease_id", "holder_id", "reentrant", "entries", "create_time"} {
 		q += fmt.Sprintf(",%s=IF("+f.anew+",VALUES(%[1]s),%[1]s)", column)

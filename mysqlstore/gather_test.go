@@ -17,14 +17,14 @@ import (
 
 // The contract is the same where calls go together, whatever the session is like.
 func TestConformanceGathered(t *testing.T) {
+	t.Parallel()
 	srv := migrated(t)
-	for name, params := range map[string]string{
-		"plain":                  "",
+	for what, params := range map[string]string{
 		"found rows, elsewhere":  "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true&charset=latin1&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27",
 		"characters of 3 bytes":  "charset=utf8&innodb_lock_wait_timeout=1",
 		"characters that differ": "charset=gbk&sql_mode=%27%27",
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
 				return storetest.Harness{NoPush: true, Open: func(t *testing.T) tierlock.Store {

@@ -222,24 +222,24 @@ func TestLockedRowsAreForgotten(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	db := admin(t, srv)
-	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 200 * time.Millisecond})
+	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 2 * time.Second})
 	execute(t, db, insertRow, "a")
 	tx := foreign(t, db, "SELECT COUNT(*) FROM lock_record WHERE namespace='test' FOR UPDATE") // and what is between
 	inspectSoon(t, s, "a")
 	var calls sync.WaitGroup
 	for i := range 400 {
 		calls.Go(func() {
-			_, err := s.Acquire(t.Context(), ask(fmt.Sprint(i), newLease(), patience))
-			wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+			if res, err := s.Acquire(t.Context(), ask(fmt.Sprint(i), newLease(), patience)); err == nil {
+				t.Errorf("got %+v for a row that is locked", res)
+			}
 		})
 	}
 	calls.Wait()
 	nothingIsLeft(t, s)
 	_, barred := s.Rows()
-	if barred > 256 {
-		t.Errorf("%d rows are known to be locked", barred)
+	if barred == 0 || barred > 256 {
+		t.Errorf("%d rows are known to be locked; wanted some, and 256 at most", barred)
 	}
-	t.Logf("%d known", barred)
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}

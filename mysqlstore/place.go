@@ -116,7 +116,7 @@ type form struct {
 	// works out by itself.
 	same string
 	// stamp is the fence of a new row and its parts in a token's JSON.
-	stamp func(fence string) string
+	stamp string
 }
 
 // stampAny is the same of any fence, whatever its epoch.
@@ -124,9 +124,13 @@ func stampAny(fence string) string {
 	return fmt.Sprintf(`%[1]s,'","epoch":',%[1]s>>49,',"seq":',%[1]s&%[2]d`, fence, seqMask)
 }
 
+// leastFence is the least fence of the moment, in the epoch of a store that is used by
+// itself.
+var leastFence = fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, leastOf(contract.Epoch))
+
 // unplaced is the form of a store that is used by itself.
 var unplaced = form{
-	fence:    fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, leastOf(contract.Epoch)),
+	fence:    leastFence,
 	epoch:    strconv.Itoa(contract.Epoch),
 	decision: "IF((" + expired + " OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)",
 	won:      "attempt=VALUES(attempt)",
@@ -135,12 +139,14 @@ var unplaced = form{
 	least:    "VALUES(fence)",
 	granted:  "VALUES(epoch)",
 	end:      "GREATEST(expire_at,VALUES(expire_at))",
-	stamp: func(fence string) string {
-		return fmt.Sprintf(`%s,'","epoch":%d,"seq":',%s-%d`, fence, contract.Epoch, fence, base)
-	},
+	stamp:    fmt.Sprintf(`%[1]s,'","epoch":%[2]d,"seq":',%[1]s-%[3]d`, leastFence, contract.Epoch, base),
 }
 
 const (
+	// fenceAt and stampAt are leastFence, and its stamp, of an epoch that is a
+	// parameter.
+	fenceAt = "GREATEST(" + now + " DIV 2+?,?)"
+	stampAt = fenceAt + `,'","epoch":',?,',"seq":',` + fenceAt + "-?"
 	expired = "expire_at<=LEAST(UTC_TIMESTAMP(6)," + given + ")"
 	// fresh tells, by the mark of a placed statement, a lease that was not the
 	// caller's before. See placed.
@@ -157,7 +163,7 @@ const (
 // epoch changes on the way. So the mark says all that was decided: it is even, and
 // one more for a lease that was the caller's before.
 var placed = form{
-	fence: "GREATEST(" + now + " DIV 2+?,?)",
+	fence: fenceAt,
 	epoch: "?",
 	where: " AND " + on,
 	decision: "IF(" + rowEpoch + "<=? AND (" + rowEpoch + "<? OR " + expired + " OR lease_id=VALUES(lease_id)) AND " + notLater +
@@ -169,31 +175,58 @@ var placed = form{
 	granted: "IF(" + fresh + "," + least + ">>49,epoch)",
 	end:     "IF(" + fresh + ",VALUES(expire_at),GREATEST(expire_at,VALUES(expire_at)))",
 	same:    " AND " + least + "=VALUES(fence)",
-	stamp:   stampAny,
+	stamp:   stampAt,
 }
+
+// shared is the form of a call that has a place and is not exclusive: it does as
+// unplaced does, but for the epoch, and costs no more. takeAt gives its parameters.
+var shared = func() form {
+	f := unplaced
+	f.fence, f.epoch, f.stamp = fenceAt, "?", stampAt
+	f.least, f.same, f.granted = least, placed.same, "IF("+f.fresh+","+least+">>49,epoch)"
+	return f
+}()
 
 // takeAt is take for a call that has a place.
 func (s *Store) takeAt(ctx context.Context, a *attempt) (server int64, err error) {
 	req, p := a.req, a.req.Place
+	texts := &a.srv.shared
+	if p.Exclusive {
+		texts = &a.srv.placed
+	}
 	a.id &^= 1
 	ttl, least := req.TTL.Microseconds(), leastOf(p.Epoch)
-	lo, hi := bounds(p)
-	args := make([]any, 0, 41)
+	args := make([]any, 0, 42)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, least, a.floor, p.Epoch,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
-	query := a.srv.takePlainAt
+	query := texts.plain
 	if req.Explicit {
-		query = a.srv.takeExplicitAt
+		query = texts.explicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
+	args = append(args, a.head, least, a.floor, p.Epoch, least, a.floor, uint64(p.Epoch)<<contract.SeqBits, ttl, a.tail, ttl)
 	explained := s.explained()
-	args = append(args, a.head, least, a.floor, least, a.floor, least, a.floor, ttl, a.tail, ttl, data(p), a.bound, a.budget,
-		hi, lo, explained, a.bound, a.budget, lo, explained)
+	if p.Exclusive {
+		lo, hi := bounds(p)
+		args = append(args, data(p), a.bound, a.budget, hi, lo, explained, a.bound, a.budget, lo, explained)
+	} else {
+		args = append(args, a.bound, a.budget, explained, a.bound, a.budget)
+	}
 	if n := contract.Fences(req); n > 0 {
-		query = a.srv.takeRangeAt
+		query = texts.ranged
 		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
 	return s.write(ctx, a.srv, query, args...)
+}
+
+// takes is the statements that take a lock, of one form.
+type takes struct{ plain, ranged, explicit string }
+
+func newTakes(session string, f form) takes {
+	return takes{
+		plain: takeStatement("NULL", session, f), ranged: rangeStatement(session, f),
+		explicit: takeStatement("CONCAT(?,"+now+"+?,'}')", session, f),
+	}
 }
 
 // leastOf is what half the server's clock in microseconds has to be added to for

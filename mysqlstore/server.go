@@ -33,8 +33,7 @@ type server struct {
 	// isolation is the variable that says what the session sees of others.
 	isolation string
 	// The statements that take a lock, and those for a place in a chain.
-	takePlain, takeRange, takeExplicit       string
-	takePlainAt, takeRangeAt, takeExplicitAt string
+	takes, shared, placed takes
 	// Those for calls that go together, where there is nowait.
 	takeTogether, takeTogetherAt, releaseTogether [len(sizes)]string
 	// asked is when all that was found out, and era of which connections.
@@ -132,10 +131,7 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		srv.sound += " AND @@in_transaction=0"
 		srv.tells = true
 	}
-	const entered = "CONCAT(?," + now + "+?,'}')"
-	srv.takePlain, srv.takePlainAt = takeStatement("NULL", srv.sound, unplaced), takeStatement("NULL", srv.sound, placed)
-	srv.takeRange, srv.takeRangeAt = rangeStatement(srv.sound, unplaced), rangeStatement(srv.sound, placed)
-	srv.takeExplicit, srv.takeExplicitAt = takeStatement(entered, srv.sound, unplaced), takeStatement(entered, srv.sound, placed)
+	srv.takes, srv.shared, srv.placed = newTakes(srv.sound, unplaced), newTakes(srv.sound, shared), newTakes(srv.sound, placed)
 	if srv.nowait != "" {
 		for i, rows := range sizes {
 			srv.takeTogether[i] = srv.nowait + takeTogether(rows, srv.sound, unplaced, takeColumns, takeParameters)

@@ -3,13 +3,13 @@ package mysqlstore
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
 )
 
 // sizes are the numbers of rows that there is a prepared statement for; the rest
@@ -41,8 +41,8 @@ var (
 // The same of a form that is placed, see takeAt. The columns that it has besides come
 // last.
 var (
-	placedTakeColumns    = append(slices.Clone(takeColumns), strings.Fields("origin mode site top bottom")...)
-	placedTakeParameters = strings.Fields("space kind item mark origin least mode lease holder enters head origin least origin least origin least ttl tail ttl " +
+	placedTakeColumns    = append(slices.Clone(takeColumns), strings.Fields("origin mode basis site top bottom")...)
+	placedTakeParameters = strings.Fields("space kind item mark origin least mode lease holder enters head origin least mode origin least basis ttl tail ttl " +
 		"site latest budget top bottom ? latest budget bottom ?")
 )
 
@@ -115,14 +115,7 @@ func (s *Store) takeAll(ctx context.Context, calls []*gathered[*attempt, tierloc
 			outcomes[i].alone = true
 			continue
 		}
-		if time.Now().After(c.q.end) {
-			outcomes[i] = failedAs[tierlock.AcquireResult](fmt.Errorf("%w: not sent in time", tierlock.ErrLate))
-			continue
-		}
 		sent = append(sent, c.q)
-	}
-	if len(sent) == 0 {
-		return outcomes, nil
 	}
 	won, err := s.takeRows(ctx, srv, sent, placed)
 	if err != nil {
@@ -130,7 +123,7 @@ func (s *Store) takeAll(ctx context.Context, calls []*gathered[*attempt, tierloc
 	}
 	var unclear []int
 	for i, c := range calls {
-		if outcomes[i].err != nil || outcomes[i].alone {
+		if outcomes[i].alone {
 			continue
 		}
 		if t := won[c.q.id]; t.anew {
@@ -182,20 +175,21 @@ func (s *Store) takeRows(ctx context.Context, srv *server, all []*attempt, place
 	for _, a := range all {
 		a.id = rand.Uint64() &^ 1 // see placed
 		req := a.req
-		// Of the time that it may be on its way, some has passed in the queue.
+		// Of the time that it may be on its way, some has passed in the queue; all
+		// of it, perhaps, and then the statement refuses it.
 		budget := min(a.budget, a.end.Sub(began).Microseconds())
 		args = append(args, hexed(req.Name.Namespace), hexed(req.Name.Resource), hexed(req.Name.Key), a.id, a.floor,
 			hexed(req.Token.Lease), hexed(req.Token.Holder[:min(len(req.Token.Holder), maxHolder)]), req.Token.Reentrant,
 			hexed(a.head), hexed(a.tail), req.TTL.Microseconds(), a.bound, budget)
 		if placed {
 			lo, hi := bounds(req.Place)
-			args = append(args, leastOf(req.Place.Epoch), req.Place.Epoch, hexed(data(req.Place)), hi, lo)
+			args = append(args, leastOf(req.Place.Epoch), req.Place.Epoch, uint64(req.Place.Epoch)<<contract.SeqBits, hexed(data(req.Place)), hi, lo)
 		}
 	}
 	for range size - len(all) { // always late, so nothing is done
 		args = append(args, "", "", "", uint64(0), uint64(0), "", "", false, "", "", 0, 0, -1)
 		if placed {
-			args = append(args, 0, 0, "", 0, 0)
+			args = append(args, 0, 0, 0, "", 0, 0)
 		}
 	}
 	explained := s.explained()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/tierlock/tierlock/degrade"
 )
@@ -15,6 +16,13 @@ type namespace struct {
 	mode    degrade.Mode
 	before  degrade.Mode // for PollStale
 	members map[string]degrade.Member
+	log     *[]ModeChange // of all servers
+}
+
+// ModeChange is a mode that came into the row.
+type ModeChange struct {
+	degrade.Mode
+	At time.Time
 }
 
 // Arbitrate is described by [degrade.Arbiter].
@@ -39,7 +47,7 @@ func (h *host) arbitrate(self degrade.Self, a degrade.Action) degrade.Reply {
 	}
 	ns := h.arbiter[self.Namespace]
 	if ns == nil {
-		ns = &namespace{members: make(map[string]degrade.Member)}
+		ns = &namespace{members: make(map[string]degrade.Member), log: new([]ModeChange)}
 		h.arbiter[self.Namespace] = ns
 	}
 	here := ns.mode.Known() && (ns.mode.Server == h.incarnation || x.ServerUnchecked)
@@ -156,6 +164,7 @@ func (h *host) setMode(of string, m degrade.Mode) {
 	ns := h.arbiter[of]
 	old := ns.mode
 	ns.mode, ns.before = m, old
+	*ns.log = append(*ns.log, ModeChange{m, time.Now()})
 	h.journal.note(func(h *host) { h.arbiter[of].mode = old })
 }
 
@@ -188,6 +197,17 @@ func (m *MySQL) Mode(of string) degrade.Mode {
 		return ns.mode
 	}
 	return degrade.Mode{}
+}
+
+// Modes are all modes of a namespace so far, also those that a failover has lost.
+func (m *MySQL) Modes(of string) []ModeChange {
+	h := m.present()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ns := h.arbiter[of]; ns != nil {
+		return slices.Clone(*ns.log)
+	}
+	return nil
 }
 
 // Members are the ids of the member rows of a namespace, sorted.

@@ -106,7 +106,7 @@ func (h *host) copyLocked(incarnation string, loss time.Duration) *host {
 	c.clock = h.clock
 	maps.Copy(c.locks.rows, h.locks.rows)
 	for name, ns := range h.arbiter {
-		c.arbiter[name] = &namespace{mode: ns.mode, members: maps.Clone(ns.members)}
+		c.arbiter[name] = &namespace{mode: ns.mode, members: maps.Clone(ns.members), log: ns.log}
 	}
 	now, kept := time.Now(), h.journal.changes
 	for n := len(kept); n > 0 && now.Sub(kept[n-1].at) < loss; n-- {
