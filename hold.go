@@ -25,7 +25,6 @@ type hold struct {
 	token    Token // does not change once the lease is granted
 	explicit bool
 	place    place
-	backend  *backend         // the store that granted the lease
 	chained  *chainHold       // its part in a chain, nil outside one
 	local    *localHold       // nil unless it was granted for want of a store
 	sent     watchdog.Instant // before the request for the lease
