@@ -254,6 +254,53 @@ func TestChainBestEffortHoldSurvives(t *testing.T) {
 	})
 }
 
+// The very first call of a process that does not wait gets its lock all the same.
+func TestChainFirstCall(t *testing.T) {
+	for _, resource := range []string{"x", "b"} {
+		inBubble(t, func(t *testing.T, w *chainWorld) {
+			for range 2 { // with and without a mode that is there already
+				a := w.start()
+				k, err := a.TryLock(bg, resource, "1")
+				if err != nil || k.Token().Tier != tierlock.Redis || k.Token().Epoch != 1 {
+					t.Fatalf("%s: %v, %v", resource, k.Token(), err)
+				}
+				mustUnlock(t, k)
+			}
+			// But not for long where nothing answers.
+			a := w.start()
+			a.mc.SetFaults(cutOff)
+			start := time.Now()
+			k, err := a.TryLock(bg, resource, "1")
+			if d := time.Since(start); d > 1500*time.Millisecond {
+				t.Errorf("%s: it took %v", resource, d)
+			}
+			if resource == "x" {
+				wantIs(t, "without an arbiter", err, tierlock.ErrUnavailable)
+			} else if err != nil {
+				t.Errorf("best effort without an arbiter: %v", err)
+			} else {
+				mustUnlock(t, k)
+			}
+		})
+	}
+}
+
+// A call that enters a hold does not get less than it requires.
+func TestChainReentryRequiresGuarantee(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a := w.start()
+		k := mustLock(t, a.Locker, "x", "1")
+		mustUnlock(t, mustLockCtx(t, k.Context(), a.Locker, "x", "1", tierlock.RequireGuarantee(tierlock.Exclusive)))
+		b := w.start(func(c *tierlock.Config) { c.Resources[0].Reentrant = false })
+		time.Sleep(3 * time.Second)
+		_, err := a.Lock(k.Context(), "x", "1", tierlock.RequireGuarantee(tierlock.Exclusive))
+		wantIs(t, "re-entry of a fenced-only hold", err, tierlock.ErrUnavailable)
+		mustUnlock(t, mustLockCtx(t, k.Context(), a.Locker, "x", "1"))
+		mustUnlock(t, k)
+		_ = b
+	})
+}
+
 // Who alone does not reach Redis drags nobody: it gets ErrUnavailable.
 func TestChainAloneCutOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *chainWorld) {

@@ -110,7 +110,7 @@ func (h *chainHold) renewed(at route, sent watchdog.Instant, ttl time.Duration, 
 	believed, place := h.chain.run.Renewed(h.id, at.ticket.Epoch, until)
 	switch {
 	case !believed:
-		return &notHeldError{LeaseGone} // the machine has ended it: see chainHold.ended
+		return errEndedByMode
 	case place.Epoch != at.ticket.Epoch:
 		// By now it is elsewhere: this says nothing about it, neither yes nor no.
 		h.follow()
@@ -130,6 +130,9 @@ func (h *chainHold) inBoth(at route) bool {
 	defer h.mu.Unlock()
 	return mode.Drain && h.moved.to == mode.Ticket() && h.at.ticket == at.ticket
 }
+
+// errEndedByMode is for the watchdog: the machine has ended the hold; see ended.
+var errEndedByMode = fmt.Errorf("tierlock: the hold is not part of the mode in force, or its permit has ended: %w", watchdog.ErrNotHeld)
 
 var errMovedOn = fmt.Errorf("%w: the lease has moved to another store meanwhile", ErrUnavailable)
 
@@ -320,12 +323,6 @@ func (h *chainHold) free(places []degrade.Ticket, keepUntil time.Time) {
 			keepUntil: keepUntil, settled: settled, until: settled.Add(h.ttl + l.cfg.CallTimeout),
 		})
 	}
-}
-
-func (h *chainHold) endedByMachine() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.told
 }
 
 // lossReason is why the machine ended the hold, or the permit did.

@@ -333,7 +333,7 @@ func (h *hold) endError(end watchdog.End) error {
 	case watchdog.Limit:
 		return h.exceededError(end.Held)
 	case watchdog.NotHeld:
-		if h.chained != nil && h.chained.endedByMachine() {
+		if errors.Is(end.Err, errEndedByMode) {
 			return &LostError{Token: h.token, Reason: h.chained.lossReason(), Held: end.Held}
 		}
 		state := LeaseGone

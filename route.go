@@ -75,14 +75,13 @@ func (a *acquisition) steer(ctx context.Context, now time.Time) (turn, error) {
 		return a.turnTo(to), nil
 	}
 	a.failed, a.cut = err, false
-	if wait = min(wait, pollWithPush); a.call.noWait && (c.run.Mode().Known() || !now.Before(c.warmAt)) {
-		a.hold.place.answer(false, Token{}, err)
-		return turnAgain, errWaitOver
-	}
-	if now.After(c.warmAt) {
+	if !c.cold(now) { // else it is a matter of a few calls
 		a.hold.place.answer(false, Token{}, err) // for those behind
+		if a.call.noWait {
+			return turnAgain, errWaitOver
+		}
 	}
-	if err := a.pause(ctx, wait, nil); err != nil && err != errSignal {
+	if err := a.pause(ctx, min(wait, pollWithPush), nil); err != nil && err != errSignal {
 		return turnAgain, err
 	}
 	return turnAgain, nil
@@ -135,6 +134,13 @@ func (a *acquisition) unsettled(c *chain, now time.Time) time.Duration {
 		wait = min(wait, left-a.fullBudget()) // one try has to be left
 	}
 	return wait
+}
+
+// cold reports whether the process has just started and has not got its first permit
+// yet. Then a call that does not wait does all the same, for as long as two calls may
+// take, rather than fail because it is the first.
+func (c *chain) cold(now time.Time) bool {
+	return now.Before(c.warmAt) && c.run.State().PermitEpoch == 0
 }
 
 // noTicket says why nobody grants.
