@@ -20,6 +20,7 @@ type backend struct {
 	whole  part        // all of a store without parts, and what is in no known part
 	parts  sync.Map    // by name, of *part
 
+	pushes  atomic.Bool // the last watch could be had
 	lastErr atomic.Pointer[error]
 	open    atomic.Int32 // breakers, of the whole and the parts
 

@@ -3,6 +3,7 @@ package tierlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/degrade"
+	"github.com/tierlock/tierlock/internal/sim"
 )
 
 // A hold of an exclusive resource lives through the switch to MySQL and the return:
@@ -283,6 +285,28 @@ func TestChainFirstCall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// brokenArbiter refuses all that an arbiter does: its tables are missing, say.
+type brokenArbiter struct{ *sim.MySQLStore }
+
+func (brokenArbiter) Arbitrate(context.Context, degrade.Self, degrade.Action) (degrade.Reply, error) {
+	return degrade.Reply{}, fmt.Errorf("%w: no table lock_mode", tierlock.ErrMisconfigured)
+}
+
+// Whose arbiter is not set up is told so, by each error and once in the log.
+func TestChainArbiterNotSetUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a := w.start(func(c *tierlock.Config) { c.Stores[1] = brokenArbiter{c.Stores[1].(*sim.MySQLStore)} })
+		_, err := a.Lock(bg, "x", "1", tierlock.Wait(3*time.Second))
+		wantIs(t, "Lock", err, tierlock.ErrUnavailable, tierlock.ErrMisconfigured)
+		if !strings.Contains(err.Error(), "no table lock_mode") {
+			t.Errorf("it does not say why: %v", err)
+		}
+		if lines := a.log.lines("tierlock: the chain's call is refused"); len(lines) != 1 {
+			t.Errorf("lines: %v", lines)
+		}
+	})
 }
 
 // A call that enters a hold does not get less than it requires.

@@ -213,7 +213,7 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		return nil, errLateGrant
 	}
-	h.token, h.sent, h.settled, h.backend = res.Token, sent, a.settled, a.at.backend
+	h.token, h.sent, h.settled = res.Token, sent, a.settled
 	if l := a.locker.local; l != nil && a.at.backend == l.store {
 		l.enter(h, a.call)
 	} else if a.resource.chained && !a.locker.chain.enter(h, a.at, sent, a.call) {
@@ -350,6 +350,7 @@ func (a *acquisition) watch(ctx context.Context) Watch {
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
 	watch, err := w.Watch(callCtx, a.name)
+	a.at.backend.pushes.Store(err == nil)
 	if err != nil {
 		return nil // polling serves
 	}

@@ -20,8 +20,8 @@ const (
 	maxHandOverTime = 50 * time.Millisecond
 	// After that the next of this process asks a little later than it could: for
 	// half the time that the others were kept out, and no longer than the round
-	// trips that were saved would have left the key free. Where the store wakes
-	// waiters, they need only a moment. What is shorter than a timer is exact is
+	// trips that were saved would have left the key free. Where the store is known
+	// to wake waiters, they need only a moment. What is shorter than a timer is exact is
 	// left out: the key is then free for a good part of the time anyway.
 	minRest     = time.Millisecond
 	maxRest     = maxHandOverTime / 2
@@ -48,7 +48,6 @@ type baton struct {
 	lease   *watchdog.Lease // yielded
 	settled time.Time       // as in hold
 	run     leaseRun
-	backend *backend
 	chained *chainHold // nil outside a chain
 	moves   int        // of the lease in it so far
 }
@@ -94,7 +93,7 @@ func (h *hold) handOver() bool {
 		return false
 	}
 	next := h.place.pass(&baton{token: h.token, lease: h.lease, settled: h.settled, run: h.run,
-		backend: h.backend, chained: h.chained, moves: moves})
+		chained: h.chained, moves: moves})
 	if next != nil {
 		h.cause = ErrReleased
 	}
@@ -177,11 +176,11 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 	if b.token.Fence > 0 { // there are none in a process
 		t.Fence, t.Seq = b.token.Fence+1, b.token.Seq+1
 	}
-	h.token, h.sent, h.settled, h.backend = t, watchdog.At(now), b.settled, b.backend
+	h.token, h.sent, h.settled = t, watchdog.At(now), b.settled
 	if h.chained = b.chained; h.chained != nil {
 		a.at = h.chained.pass(h, a.call.limit)
 	} else {
-		a.at = route{backend: b.backend}
+		a.at = l.direct()
 	}
 	h.run = b.run
 	h.run.count++
@@ -224,7 +223,8 @@ func (l *Locker) giveUp(n Name, b *baton) {
 		b.chained.giveAll(settled)
 		return
 	}
-	b.backend.undo.add(undoTask{req: ReleaseRequest{Name: n, Lease: b.token.Lease}, token: b.token, settled: settled,
+	at := l.direct()
+	at.backend.undo.add(undoTask{req: ReleaseRequest{Name: n, Lease: b.token.Lease, Place: at.place}, token: b.token, settled: settled,
 		until: settled.Add(b.token.TTL + l.cfg.CallTimeout)})
 }
 
@@ -235,7 +235,7 @@ func (h *hold) rest(now time.Time) {
 		return
 	}
 	d := min(now.Sub(h.run.began)/2, time.Duration(h.run.count)*h.run.latency, maxRest)
-	if _, push := h.at().backend.Store.(Watcher); push {
+	if h.at().backend.pushes.Load() {
 		d = min(d, maxRestPush)
 	}
 	if d < minRest {
@@ -263,7 +263,7 @@ func (a *acquisition) giveWay(ctx context.Context) error {
 // updateSoon sees that the store's token becomes that of a hold by hand-over, if
 // it lasts.
 func (h *hold) updateSoon() {
-	if _, ok := h.backend.Store.(Updater); !ok || h.chained != nil {
+	if _, ok := h.locker.store.Store.(Updater); !ok || h.chained != nil {
 		return // in a chain the token that is kept carries the mode, and is left alone
 	}
 	h.mu.Lock()
@@ -293,7 +293,7 @@ func (h *hold) updateNow() {
 	}
 	ctx := bound.By(context.Background(), time.Now().Add(l.cfg.CallTimeout))
 	defer ctx.End()
-	_, err := h.backend.Store.(Updater).Update(ctx, UpdateRequest{Name: h.name, Token: h.token})
+	_, err := l.store.Store.(Updater).Update(ctx, UpdateRequest{Name: h.name, Token: h.token})
 	if err == nil || errors.Is(err, ErrMisconfigured) {
 		return
 	}

@@ -25,7 +25,6 @@ type hold struct {
 	token    Token // does not change once the lease is granted
 	explicit bool
 	place    place
-	backend  *backend         // the store that granted the lease
 	chained  *chainHold       // its part in a chain, nil outside one
 	local    *localHold       // nil unless it was granted for want of a store
 	sent     watchdog.Instant // before the request for the lease
@@ -283,9 +282,9 @@ func (h *hold) finish(cause error) {
 		h.local.leave(time.Time{})
 	}
 	h.stopUpdate()
+	h.resource.holds.Add(-1) // before the next one counts itself
 	h.place.leave()
 	h.locker.holds.remove(h)
-	h.resource.holds.Add(-1)
 	if cause == ErrReleased {
 		return
 	}

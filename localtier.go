@@ -200,7 +200,7 @@ func (h *localHold) take() {
 	if h.tier.needed(h.hold.name) {
 		return
 	}
-	at := route{backend: l.store}
+	at := l.direct()
 	if r.chained {
 		t, _ := l.chain.run.BestEffort()
 		at = l.chain.at(t, false)

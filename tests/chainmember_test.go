@@ -72,6 +72,7 @@ func TestMemberStoppedAtASwitch(t *testing.T) {
 			}
 			mustUnlock(t, next)
 			mustUnlock(t, kept)
+			defer s.redis.Start() // what it was asked as it died is given back: Close waits for that
 			if way == "stopped" { // it takes part again
 				rig.Eventually(t, patience, "the process that was stopped takes locks from MySQL", func() bool {
 					id := p.send(order{Op: "lock", Resource: "x", Key: "3", Wait: time.Second})
