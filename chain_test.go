@@ -480,6 +480,59 @@ func TestChainCloseInAnOutage(t *testing.T) {
 	})
 }
 
+// Unlock and Close at any moment of a switch leave nothing behind: no key, no member,
+// no goroutine.
+func TestChainEndsAtAnyMoment(t *testing.T) {
+	for late := time.Duration(0); late < 8*time.Second; late += 230 * time.Millisecond {
+		inBubble(t, func(t *testing.T, w *chainWorld) {
+			before := goroutines()
+			a, b := w.start(), w.start()
+			chainTakes(t, 2*time.Second, tierlock.Redis, a, b)
+			p := w.start()
+			chainTakes(t, 2*time.Second, tierlock.Redis, p)
+			var holds []*tierlock.Lock
+			for _, resource := range []string{"x", "b"} {
+				for _, key := range []string{"1", "2"} {
+					holds = append(holds, mustLock(t, p.Locker, resource, key))
+				}
+			}
+			waits := lockAsync(bg, p.Locker, "x", "1", tierlock.UntilDone())
+			redisAway(a, b, p)
+			time.Sleep(late)
+			go func() {
+				for _, k := range holds {
+					if err := k.Unlock(); errors.Is(err, tierlock.ErrLost) {
+						t.Errorf("%v: %v", late, err)
+					}
+				}
+			}()
+			time.Sleep(100 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+			defer cancel()
+			_ = p.Close(ctx)
+			if r := <-waits; r.err == nil {
+				_ = r.k.Unlock()
+			}
+			time.Sleep(3 * time.Minute)
+			if m := w.mysql.Members("ns"); len(m) != 2 {
+				t.Errorf("%v: members %v", late, m)
+			}
+			if r, m := w.redis.Held(), w.mysql.Held(); len(r)+len(m) != 0 {
+				t.Errorf("%v: left %v %v", late, r, m)
+			}
+			for _, p := range []*chainProc{a, b} {
+				if err := p.Close(bg); err != nil {
+					t.Errorf("%v: Close: %v", late, err)
+				}
+			}
+			synctest.Wait()
+			if n := goroutines(); n > before {
+				t.Errorf("%v: %d goroutines, %d before", late, n, before)
+			}
+		})
+	}
+}
+
 // Members with other policies make all holds FencedOnly, for good where they are
 // held, and an error is logged.
 func TestChainPolicies(t *testing.T) {
