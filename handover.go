@@ -91,7 +91,8 @@ func (h *hold) handOver() bool {
 	if next == nil {
 		return false // the renewal has ended, as it would have for the release
 	}
-	// All that belongs to this hold is done before the next begins.
+	// All that belongs to this hold is done before the next begins, which may have
+	// seen the baton by now, and waits for the turn.
 	h.stopUpdate()
 	l.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -151,6 +152,7 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 	if b == nil {
 		return nil, nil
 	}
+	<-a.hold.place.turn // the former hold may not be done yet: see handOver
 	l, h, now := a.locker, a.hold, time.Now()
 	if err := a.stopped(ctx, now); err != nil {
 		a.decline(b)
@@ -184,6 +186,7 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 // come at this very moment.
 func (a *acquisition) leave() {
 	if b := a.hold.place.leave(); b != nil {
+		<-a.hold.place.turn
 		a.decline(b)
 	}
 }
@@ -234,6 +237,9 @@ func (a *acquisition) giveWay(ctx context.Context) error {
 	d := time.Until(till)
 	if till.IsZero() || d <= 0 || a.call.noWait {
 		return nil
+	}
+	if !a.held {
+		a.learn() // its turn may have come before it had to wait
 	}
 	return a.pause(ctx, d, nil)
 }

@@ -265,9 +265,9 @@ func (h *hold) finish(cause error) {
 		k.cancel(cause)
 	}
 	h.stopUpdate()
-	h.place.leave()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
+	h.place.leave() // last: the next hold of the key may begin at once
 	if cause == ErrReleased {
 		return
 	}
