@@ -267,7 +267,8 @@ func (h *hold) stopUpdate() {
 
 // updateNow tells the store. It may be executed late: a lease that was released is
 // not touched, and the token of one that goes on is this one's. Nobody depends on it
-// but who looks at the key, so a failure is only tried again.
+// but who looks at the key, so a failure is only tried again. That the lease is gone
+// is no failure.
 func (h *hold) updateNow() {
 	l := h.locker
 	l.calls.begin() // Close waits for it
@@ -277,7 +278,10 @@ func (h *hold) updateNow() {
 	}
 	ctx := bound.By(context.Background(), time.Now().Add(l.cfg.CallTimeout))
 	defer ctx.End()
-	_, err := l.store.Store.(Updater).Update(ctx, UpdateRequest{Name: h.name, Token: h.token})
+	state, err := l.store.Store.(Updater).Update(ctx, UpdateRequest{Name: h.name, Token: h.token})
+	if err == nil && state != LeaseOwned {
+		h.lease.Deny(&notHeldError{state})
+	}
 	if err == nil || errors.Is(err, ErrMisconfigured) {
 		return
 	}

@@ -81,3 +81,27 @@ func TestShortWaitDuringARest(t *testing.T) {
 		})
 	}
 }
+
+// Where the store says, when it is told of a hold by hand-over, that the lease is
+// gone or another's, that is as definite as the answer to a renewal.
+func TestUpdateTellsOfALoss(t *testing.T) {
+	for reason, taken := range map[string]bool{"gone": false, "taken": true} {
+		t.Run(reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRanger()
+				l := newLocker(t, s, withResources(tierlock.Resource{Name: "r", TTL: 30 * time.Second}))
+				k := newHanded(t, l, "r", nil, nil).unlocked(true)
+				begun := time.Now()
+				s.Store.Release(bg, tierlock.ReleaseRequest{Name: name("r", "1"), Lease: k.Token().Lease})
+				if taken {
+					defer mustUnlock(t, mustLock(t, newLocker(t, s.Store), "r", "1"))
+				}
+				<-k.Context().Done()
+				if d := time.Since(begun); d > 200*time.Millisecond {
+					t.Errorf("told after %v, but the store had said so after 100 ms", d)
+				}
+				wantLost(t, "Unlock", k.Unlock(), reason)
+			})
+		})
+	}
+}
