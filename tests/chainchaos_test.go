@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -267,7 +268,8 @@ func chainLeavesNothing(t *testing.T, s *twoStores) {
 	db := mysqlPool(t, s.mysql.DSN("")).DB
 	rig.Eventually(t, 4*time.Second+patience, "no lock is left in Redis", func() bool {
 		for _, key := range s.redis.Do("KEYS", "lock:*}").([]any) {
-			if strings.HasPrefix(key.(string), "lock:"+namespace+":{") {
+			// Fence records live for a minute.
+			if k := key.(string); strings.HasPrefix(k, "lock:"+namespace+":{") && !strings.HasSuffix(k, ":fence") {
 				return false
 			}
 		}
@@ -278,7 +280,35 @@ func chainLeavesNothing(t *testing.T, s *twoStores) {
 			t.Errorf("key %s has no TTL", key)
 		}
 	}
-	rig.Eventually(t, 4*time.Second+patience, "no lock is left in MySQL", func() bool {
-		return countSQL(t, db, "SELECT COUNT(*) FROM lock_record WHERE expire_at > UTC_TIMESTAMP(6)") == 0
+	t.Cleanup(func() {
+		if t.Failed() {
+			logRows(t, db)
+		}
 	})
+	rig.Eventually(t, 4*time.Second+patience, "no lock is left in MySQL", func() bool {
+		return countSQL(t, db, "SELECT COUNT(*) FROM lock_record WHERE namespace=? AND expire_at > UTC_TIMESTAMP(6)", namespace) == 0
+	})
+}
+
+// logRows logs the locks that are held in MySQL, the mode and the members.
+func logRows(t testing.TB, db *sql.DB) {
+	for _, query := range []string{
+		"SELECT CONCAT_WS(' ','now',UTC_TIMESTAMP(6),'held',business_id,lease_id,expire_at,create_time,fence,epoch,token) FROM lock_record WHERE namespace='" + namespace + "' AND expire_at > UTC_TIMESTAMP(6)",
+		"SELECT CONCAT_WS(' ','mode',epoch,phase,tier,incarnation) FROM lock_mode",
+		"SELECT CONCAT_WS(' ','member',member,pid,epoch,acked_epoch,beat) FROM lock_permit",
+	} {
+		rows, err := db.Query(query)
+		if err != nil {
+			t.Logf("%s: %v", query, err)
+			continue
+		}
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Log(err)
+			}
+			t.Log(line)
+		}
+		rows.Close()
+	}
 }
