@@ -60,7 +60,7 @@ func runFigures(args []string) {
 	}
 	pool.SetMaxIdleConns(32)
 	lc := config(nil, tierlock.Resource{Name: "x", Floor: tierlock.MySQL, Exclusive: true})
-	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysqlstore.New(pool, mysqlstore.Options{Logger: discard})}, cfg.Degrade
+	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysqlstore.New(pool, mysqlstore.Options{Logger: discard, Durable: true})}, cfg.Degrade
 	l, err := tierlock.New(lc)
 	if err != nil {
 		die(err)
