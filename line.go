@@ -201,7 +201,9 @@ func (p *place) hold(t *Token, now time.Time) {
 	ln.holds++
 	ln.holder, ln.explicit = t, p.explicit
 	ln.heldAt, ln.held, ln.failed = now, t, nil
-	ln.answered = false // that was before
+	// That was before, but for a contender who goes by it until its next look: one
+	// that stands there while others enter by their explicit id.
+	ln.answered = ln.answered && ln.active > ln.holds
 	ln.joinLocked()
 	ln.changedLocked()
 }
