@@ -113,7 +113,7 @@ func simulate(t *testing.T, seed uint64, o simOptions) (wrong, before []string) 
 		w.swarm.Start(seed)
 		w.stalls = max(0, 0.01*w.swarm.Random()-0.003)
 		w.longest = time.Duration((1 + 60*w.swarm.Random()*w.swarm.Random()) * float64(time.Second))
-		if o.hard {
+		if o.hard || w.swarm.Random() < 0.25 {
 			w.stalls, w.longest = 0.02, 90*time.Second
 		}
 		for range *simProcs {

@@ -104,7 +104,7 @@ func runPeer(args []string) {
 		if err != nil {
 			die(err)
 		}
-		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard, CallTimeout: cfg.CallTimeout}))
+		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard, Durable: cfg.Addr != "", CallTimeout: cfg.CallTimeout}))
 	}
 	all := config(nil, cfg.Resources...)
 	all.Stores, all.Degrade, all.CallTimeout = stores, cfg.Degrade, cfg.CallTimeout
