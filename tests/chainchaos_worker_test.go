@@ -111,7 +111,7 @@ func runChainChaos(args []string) {
 		die(err)
 	}
 	c.tools = registerTools{cfg.Dir, direct}
-	mysql := mysqlstore.New(pool, mysqlstore.Options{Logger: discard})
+	mysql := mysqlstore.New(pool, mysqlstore.Options{Logger: discard, Durable: true})
 	lc := config(nil)
 	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysql}, switchTimes
 	if breaker := breakers[cfg.Breaks]; breaker != nil {

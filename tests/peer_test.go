@@ -103,7 +103,7 @@ func runPeer(args []string) {
 		if err != nil {
 			die(err)
 		}
-		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard}))
+		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard, Durable: cfg.Addr != ""}))
 	}
 	all := config(nil, cfg.Resources...)
 	all.Stores, all.Degrade = stores, cfg.Degrade
