@@ -26,10 +26,12 @@ func (r *ResourceHandle) lock(ctx context.Context, key string, opts []Option, tr
 	}
 
 	a := &acquisition{locker: r.locker, resource: r, name: name, call: c, start: time.Now()}
+	a.at = r.locker.direct()
 	n, o := r.locker.notify, &r.locker.cfg.Observer
-	labels := Labels{App: r.locker.cfg.App, Resource: r.cfg.Name, Tier: r.locker.store.Tier()}
+	labels := Labels{App: r.locker.cfg.App, Resource: r.cfg.Name, Tier: a.at.backend.Tier()}
 	ctx = n.acquireStart(ctx, AcquireStart{Labels: labels, Key: key, At: a.start})
 	k, err := a.run(ctx)
+	labels.Tier = a.at.backend.Tier()
 	if f := o.AcquireEnd; f != nil {
 		e := AcquireEnd{Labels: labels, Key: key, At: time.Now(), Token: k.Token(), Err: err,
 			Waited: time.Since(a.start), Latency: a.latency}
@@ -52,15 +54,20 @@ type acquisition struct {
 	name     Name
 	call     call
 	start    time.Time
+	at       route // the store that it asks
 	// hold is what becomes of it. Its place is the one in the line; its token's
 	// lease id is one for all attempts: that makes them idempotent.
 	hold    *hold
 	latency time.Duration
 
-	timer  *time.Timer // over the wait; made when there is first something to wait for
-	held   bool        // a store, or a hold in this process, said so during this wait
-	holder Token       // and by whom
-	failed error       // the store's last failure, nil after an answer
+	timer      *time.Timer     // over the wait; made when there is first something to wait for
+	moved      <-chan struct{} // closed when the mode of the chain changes; nil outside one
+	drain      uint16          // the drain that it waits for, and since when
+	drainSince time.Time
+
+	held   bool  // a store, or a hold in this process, said so during this wait
+	holder Token // and by whom
+	failed error // the store's last failure, nil after an answer
 
 	queued      bool      // there were others in front
 	cut         bool      // the last call was cut short by our own limits
@@ -82,7 +89,7 @@ func (a *acquisition) run(ctx context.Context) (k *Lock, err error) {
 		return nil, a.refusal(ErrClosed)
 	}
 	// A store that is known to be down costs nobody a wait in line.
-	if !a.call.untilDone && l.store.part(a.name).breaker.Wait(a.start) > 0 {
+	if !a.call.untilDone && !a.resource.lower() && a.at.backend.part(a.name).breaker.Wait(a.start) > 0 {
 		return nil, a.refusal(a.downError())
 	}
 	defer func() {
@@ -130,7 +137,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 		return fmt.Errorf("%w: %d wait for resource %s in this process", ErrQueueFull, n-1, r.cfg.Name)
 	} else if l.cfg.Observer.Queued != nil {
 		emit(l.notify, l.cfg.Observer.Queued, QueuedEvent{At: time.Now(), Key: a.name.Key, Length: int(n),
-			Labels: Labels{App: l.cfg.App, Resource: r.cfg.Name, Tier: l.store.Tier()}})
+			Labels: Labels{App: l.cfg.App, Resource: r.cfg.Name, Tier: a.at.backend.Tier()}})
 	}
 	l.queued.Add(1)
 	defer func() {
@@ -139,9 +146,9 @@ func (a *acquisition) queue(ctx context.Context) error {
 	}()
 	defer a.learn() // before the place is left
 	for {
-		changed := l.store.changed() // before the look at it
+		changed := a.at.backend.changed() // before the look at it
 		var told <-chan struct{}
-		if l.store.part(a.name).breaker.Open() && !a.call.untilDone {
+		if a.at.backend.part(a.name).breaker.Open() && !a.call.untilDone && !r.lower() {
 			k := a.hold.place.knows()
 			if !k.active && !k.held {
 				return a.downError()
@@ -248,8 +255,8 @@ func (a *acquisition) undo() {
 	if !a.dirty {
 		return
 	}
-	a.locker.undo.add(undoTask{
-		req:     ReleaseRequest{Name: a.name, Lease: a.hold.token.Lease, Explicit: a.hold.explicit},
+	a.at.backend.undo.add(undoTask{
+		req:     ReleaseRequest{Name: a.name, Lease: a.hold.token.Lease, Explicit: a.hold.explicit, Place: a.at.place},
 		token:   a.hold.token,
 		settled: a.settled,
 		until:   a.settled.Add(a.call.ttl),

@@ -20,8 +20,11 @@ import (
 // time, since its body may still run. After that Close waits at most another
 // three CallTimeouts.
 //
-// The error, if any, joins all that was left: holds not unlocked and releases
-// not confirmed. Whichever it is, no goroutine of the Locker stays, but for
+// The process is then taken off the members of its chain, so that no switch waits
+// for it.
+//
+// The error, if any, joins all that was left: holds not unlocked, releases not
+// confirmed, a member that is still listed. Whichever it is, no goroutine of the Locker stays, but for
 // one that is inside the Observer or the Logger.
 //
 // Unlock works after Close, once: a failed release is not repeated. Close is
@@ -63,13 +66,29 @@ func (l *Locker) Close(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(2*l.cfg.CallTimeout, cancel) })()
 	l.calls.none(grace) // all waits have ended, attempts end with their CallTimeout
-	if n := l.undo.close(grace); n > 0 {
+	// Before the releases, which may wait for a store that is away: nothing is
+	// believed in or given any more, so no switch has to wait for this process.
+	if l.chain != nil {
+		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		if err := l.chain.close(off); err != nil {
+			problems = append(problems, err)
+		}
+		stop()
+	}
+	n := 0
+	for _, b := range l.stores {
+		n += b.undo.close(grace)
+	}
+	if n > 0 {
 		problems = append(problems, fmt.Errorf("tierlock: close: %d releases not confirmed, their keys are left to end: %w", n, ErrUnavailable))
 	}
 	l.dog.Close()
-	if l.leave != nil {
+	l.local.close(grace)
+	if len(l.leave) > 0 {
 		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
-		l.leave(off)
+		for _, leave := range l.leave {
+			leave(off)
+		}
 		stop()
 	}
 	flush, stop := context.WithTimeout(grace, l.cfg.CallTimeout) // grace may have no end

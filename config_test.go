@@ -79,8 +79,8 @@ func TestConfigBounds(t *testing.T) {
 		{"namespace of 32", func(c *tierlock.Config) { c.Namespace = strings.Repeat("n", 32) }, "", ""},
 		{"namespace of 33", func(c *tierlock.Config) { c.Namespace = strings.Repeat("n", 33) }, "Namespace", "1 to 32"},
 		{"namespace with a slash", func(c *tierlock.Config) { c.Namespace = "a/b" }, "Namespace", chars},
-		{"no store", func(c *tierlock.Config) { c.Stores = nil }, "Stores", "exactly one store"},
-		{"two stores", func(c *tierlock.Config) { c.Stores = append(c.Stores, c.Stores[0]) }, "Stores", "exactly one store"},
+		{"no store", func(c *tierlock.Config) { c.Stores = nil }, "Stores", "one to three stores"},
+		{"two stores", func(c *tierlock.Config) { c.Stores = append(c.Stores, c.Stores[0]) }, "Stores[1]", "each once"},
 		{"nil store", func(c *tierlock.Config) { c.Stores[0] = nil }, "Stores[0]", "a store"},
 		{"no resource", func(c *tierlock.Config) { c.Resources = nil }, "Resources", "at least one"},
 		{"resource twice", func(c *tierlock.Config) { c.Resources = append(c.Resources, c.Resources[0]) },
@@ -154,9 +154,9 @@ func TestConfigTellsAllProblemsAtOnce(t *testing.T) {
 			{Name: "ok"},
 		},
 	})
-	want := []string{"App", "Namespace", "Stores", "CallTimeout",
+	want := []string{"App", "Namespace", "CallTimeout",
 		"Resources[1].Name", "Resources[1].TTL", "Resources[1].Wait", "Resources[1].MaxHold", "Resources[1].MaxRenewals",
-		"Resources[1].MinHold", "Resources[1].Expect", "Resources[1].MaxWaiters", "Resources[1].MaxHolds", "Resources[2].Name"}
+		"Resources[1].MinHold", "Resources[1].Expect", "Resources[1].MaxWaiters", "Resources[1].MaxHolds", "Resources[2].Name", "Stores"}
 	var got []string
 	for _, bad := range invalids(t, "New", err) {
 		got = append(got, bad.Field)

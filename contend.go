@@ -41,7 +41,6 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 			watch.Close()
 		}
 	}()
-	l := a.locker
 	read := false // look before the next attempt
 	failures := 0 // in a row
 	for {
@@ -49,11 +48,23 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 		if err := a.stopped(ctx, now); err != nil {
 			return nil, err
 		}
-		if part := l.store.part(a.name); !part.breaker.Allow(now) { // it may be another by now
+		switch turn, err := a.steer(ctx, now); {
+		case err != nil:
+			return nil, err
+		case turn == turnAgain:
+			continue
+		case turn == turnElsewhere:
+			if watch != nil {
+				watch.Close()
+				watch = nil
+			}
+			watchAt, read, failures = time.Time{}, false, 0
+		}
+		if part := a.at.backend.part(a.name); !part.breaker.Allow(now) { // it may be another by now
 			if !a.patient() {
 				return nil, a.downError()
 			}
-			changed := l.store.changed()
+			changed := a.at.backend.changed()
 			wait := jitter(retryMin, retryMax) + part.breaker.Wait(now)
 			if err := a.pause(ctx, wait, changed); err != nil && err != errSignal {
 				return nil, err
@@ -82,8 +93,8 @@ func (a *acquisition) contend(ctx context.Context) (*Lock, error) {
 			}
 			pause := jitter(retryMin, retryMax) << min(failures, 8)
 			failures++
-			changed := l.store.changed() // before the look
-			if !l.store.part(a.name).breaker.Open() {
+			changed := a.at.backend.changed() // before the look
+			if !a.at.backend.part(a.name).breaker.Open() {
 				changed = nil
 			}
 			if err := a.pause(ctx, min(pause, retryMost), changed); err != nil && err != errSignal {
@@ -126,7 +137,7 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 	l, token := a.locker, &a.hold.token
 	sent := watchdog.At(now)
 	if token.Lease == "" {
-		*token = l.newToken(a.name, a.call, a.resource.cfg)
+		*token = l.newToken(a.name, a.call, a.resource.cfg, a.at.backend.Tier())
 	}
 	ttl := a.call.ttl
 	margin := watchdog.Margin(ttl)
@@ -137,39 +148,40 @@ func (a *acquisition) attempt(ctx context.Context, now time.Time) (k *Lock, left
 	token.ClientTime = now.Truncate(time.Microsecond)
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
-	part := l.store.part(a.name)
-	res, err := l.store.Acquire(callCtx, AcquireRequest{Name: a.name, TTL: ttl, Budget: min(budget, margin/2),
-		Token: *token, Explicit: a.hold.explicit, Fences: a.fences()})
+	part := a.at.backend.part(a.name)
+	res, err := a.at.backend.Acquire(callCtx, AcquireRequest{Name: a.name, TTL: ttl, Budget: min(budget, margin/2),
+		Token: *token, Explicit: a.hold.explicit, Place: a.at.place, Fences: a.fences()})
 	answered := time.Now()
 	a.latency = answered.Sub(now)
 	switch {
 	case err == nil && res.Granted:
-		l.report(part, a.name, nil)
+		part.report(a.name, nil)
 		k, err = a.grant(ctx, sent, answered, res)
 		return k, 0, err
 	case err == nil:
-		l.report(part, a.name, nil)
+		part.report(a.name, nil)
 		a.held, a.holder, a.failed = true, res.Token, nil
 		a.hold.place.answer(true, res.Token, nil)
 		return nil, res.Left, nil
-	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured):
-		// Answers, too: the store is up. Late means that nothing was changed;
-		// what a misconfigured store did before it failed is not known.
-		if !errors.Is(err, ErrLate) {
+	case errors.Is(err, ErrLate), errors.Is(err, ErrMisconfigured), refusedByMode(err):
+		// Answers, too: the store is up. Late means that nothing was changed, and
+		// so does another mode; what a misconfigured store did before it failed is
+		// not known.
+		if !errors.Is(err, ErrLate) && !refusedByMode(err) {
 			a.refusedOnly = a.refusedOnly || !a.dirty
 			a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		}
-		l.report(part, a.name, err)
+		part.report(a.name, err)
 	default:
 		a.dirty = true
-		a.settled = laterOf(a.settled, time.Now().Add(max(l.store.linger(), 2*budget+50*time.Millisecond)))
+		a.settled = laterOf(a.settled, time.Now().Add(max(a.at.backend.linger(), 2*budget+50*time.Millisecond)))
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			if ctx.Err() == nil && budget >= a.fullBudget() {
 				a.hold.place.answer(false, Token{}, nil) // a short lease: what was known is no longer sure
 			}
 			return nil, 0, err
 		}
-		l.report(part, a.name, err)
+		part.report(a.name, err)
 	}
 	a.hold.place.answer(false, Token{}, err)
 	return nil, 0, err
@@ -202,6 +214,12 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		return nil, errLateGrant
 	}
 	h.token, h.sent, h.settled = res.Token, sent, a.settled
+	if l := a.locker.local; l != nil && a.at.backend == l.store {
+		l.enter(h, a.call)
+	} else if a.resource.chained && !a.locker.chain.enter(h, a.at, sent, a.call) {
+		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
+		return nil, errModeChanged
+	}
 	h.run = leaseRun{began: answered, latency: a.latency, fences: res.Fences}
 	k, err := a.begin(ctx, answered, nil)
 	if err == nil && res.Reentered {
@@ -269,17 +287,20 @@ func (a *acquisition) failure(ctx context.Context, err error) error {
 	return nil
 }
 
+var errModeChanged = fmt.Errorf("%w: locks began to move to another store during the grant, or the permit ended", ErrUnavailable)
+
 var errLateGrant = fmt.Errorf("%w: the grant came too late", ErrUnavailable)
 
 // patient reports whether the call goes on while the store is down: only if
-// it was told to, or if it already waits for a key known to be held.
+// it was told to, or if it already waits for a key known to be held, or if another
+// store may soon take over.
 func (a *acquisition) patient() bool {
-	return a.call.untilDone || a.held && !a.call.noWait
+	return a.call.untilDone || (a.held || a.resource.lower()) && !a.call.noWait
 }
 
 func (a *acquisition) downError() error {
 	a.failed = ErrUnavailable
-	if last := a.locker.store.part(a.name).lastErr.Load(); last != nil {
+	if last := a.at.backend.part(a.name).lastErr.Load(); last != nil {
 		a.failed = fmt.Errorf("%w: not tried after repeated failures, the last: %w", ErrUnavailable, *last)
 	}
 	return errWaitOver
@@ -294,17 +315,17 @@ func (a *acquisition) read(ctx context.Context, now time.Time) (time.Duration, e
 	}
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
-	part := l.store.part(a.name)
-	rec, err := l.store.Inspect(callCtx, a.name)
+	part := a.at.backend.part(a.name)
+	rec, err := a.at.backend.Inspect(callCtx, a.name)
 	if err != nil {
 		if a.cut = !a.telling(ctx, callCtx, budget); a.cut {
 			return 0, err
 		}
-		l.report(part, a.name, err)
+		part.report(a.name, err)
 		a.hold.place.answer(false, Token{}, err)
 		return 0, err
 	}
-	l.report(part, a.name, nil)
+	part.report(a.name, nil)
 	if !rec.Held || rec.Token.Lease == a.hold.token.Lease {
 		return 0, nil // free, or ours by a grant whose answer was lost
 	}
@@ -318,7 +339,7 @@ func (a *acquisition) read(ctx context.Context, now time.Time) (time.Duration, e
 
 // watch asks for wake-ups; without them polling serves.
 func (a *acquisition) watch(ctx context.Context) Watch {
-	w, ok := a.locker.store.Store.(Watcher)
+	w, ok := a.at.backend.Store.(Watcher)
 	if !ok {
 		return nil
 	}
@@ -329,7 +350,7 @@ func (a *acquisition) watch(ctx context.Context) Watch {
 	callCtx := bound.By(ctx, now.Add(budget))
 	defer callCtx.End()
 	watch, err := w.Watch(callCtx, a.name)
-	a.locker.store.pushes.Store(err == nil)
+	a.at.backend.pushes.Store(err == nil)
 	if err != nil {
 		return nil // polling serves
 	}
@@ -347,6 +368,8 @@ func (a *acquisition) pause(ctx context.Context, d time.Duration, signal <-chan 
 	case <-t.C:
 		return nil
 	case <-signal:
+		return errSignal
+	case <-a.moved:
 		return errSignal
 	case <-a.waitOver():
 		return errWaitOver

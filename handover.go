@@ -48,6 +48,8 @@ type baton struct {
 	lease   *watchdog.Lease // yielded
 	settled time.Time       // as in hold
 	run     leaseRun
+	chained *chainHold // nil outside a chain
+	moves   int        // of the lease in it so far
 }
 
 // takesOver is the TTL of the leases that the call may take over, 0 for none. An
@@ -57,6 +59,9 @@ type baton struct {
 func (a *acquisition) takesOver() time.Duration {
 	if a.hold.explicit || a.resource.cfg.MinHold > 0 {
 		return 0
+	}
+	if a.call.worth > 0 || a.call.floor < a.resource.floor {
+		return 0 // what was granted for another may not do
 	}
 	return a.call.ttl
 }
@@ -74,8 +79,12 @@ func (a *acquisition) fences() int {
 // ended, and reports whether it did: then the hold is over.
 func (h *hold) handOver() bool {
 	l, now := h.locker, time.Now()
-	if h.run.fences == 0 || now.Sub(h.run.began) >= maxHandOverTime ||
+	if h.run.fences == 0 || h.local != nil || now.Sub(h.run.began) >= maxHandOverTime ||
 		h.place.ttl != h.token.TTL || l.isClosing() || !h.place.followed() {
+		return false
+	}
+	moves, ok := h.chained.mayPass()
+	if !ok {
 		return false
 	}
 	h.mu.Lock()
@@ -83,7 +92,8 @@ func (h *hold) handOver() bool {
 		h.mu.Unlock()
 		return false
 	}
-	next := h.place.pass(&baton{token: h.token, lease: h.lease, settled: h.settled, run: h.run})
+	next := h.place.pass(&baton{token: h.token, lease: h.lease, settled: h.settled, run: h.run,
+		chained: h.chained, moves: moves})
 	if next != nil {
 		h.cause = ErrReleased
 	}
@@ -162,13 +172,18 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 		l.giveUp(a.name, b)
 		return nil, nil
 	}
-	t := l.newToken(a.name, a.call, a.resource.cfg)
+	t := l.newToken(a.name, a.call, a.resource.cfg, b.token.Tier)
 	t.Lease, t.Tier, t.Epoch, t.ServerTime, t.ExpireAt = b.token.Lease, b.token.Tier, b.token.Epoch, b.token.ServerTime, b.token.ExpireAt
 	t.ClientTime = time.UnixMicro(now.UnixMicro()).UTC()
 	if b.token.Fence > 0 { // there are none in a process
 		t.Fence, t.Seq = b.token.Fence+1, b.token.Seq+1
 	}
 	h.token, h.sent, h.settled = t, watchdog.At(now), b.settled
+	if h.chained = b.chained; h.chained != nil {
+		a.at = h.chained.pass(h, a.call.limit)
+	} else {
+		a.at = l.direct()
+	}
 	h.run = b.run
 	h.run.count++
 	h.run.fences--
@@ -177,6 +192,7 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.chained.passed(b.moves)
 	emit(l.notify, l.cfg.Observer.HandedOver, HandedOverEvent{Labels: l.notify.labels(t), At: now, Token: t, From: b.token, Count: h.run.count})
 	h.updateSoon()
 	return k, nil
@@ -205,7 +221,13 @@ func (a *acquisition) decline(b *baton) {
 func (l *Locker) giveUp(n Name, b *baton) {
 	now := time.Now()
 	settled := laterOf(now, b.settled)
-	l.undo.add(undoTask{req: ReleaseRequest{Name: n, Lease: b.token.Lease}, token: b.token, settled: settled,
+	if b.chained != nil {
+		b.chained.leave()
+		b.chained.giveAll(settled)
+		return
+	}
+	at := l.direct()
+	at.backend.undo.add(undoTask{req: ReleaseRequest{Name: n, Lease: b.token.Lease, Place: at.place}, token: b.token, settled: settled,
 		until: settled.Add(b.token.TTL + l.cfg.CallTimeout)})
 }
 
@@ -216,7 +238,7 @@ func (h *hold) rest(now time.Time) {
 		return
 	}
 	d := min(now.Sub(h.run.began)/2, time.Duration(h.run.count)*h.run.latency, maxRest)
-	if h.locker.store.pushes.Load() {
+	if h.at().backend.pushes.Load() {
 		d = min(d, maxRestPush)
 	}
 	if d < minRest {
@@ -255,8 +277,8 @@ func (a *acquisition) giveWay(ctx context.Context) error {
 // updateSoon sees that the store's token becomes that of a hold by hand-over, if
 // it lasts.
 func (h *hold) updateSoon() {
-	if _, ok := h.locker.store.Store.(Updater); !ok {
-		return
+	if _, ok := h.locker.store.Store.(Updater); !ok || h.chained != nil {
+		return // in a chain the token that is kept carries the mode, and is left alone
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

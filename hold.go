@@ -25,6 +25,8 @@ type hold struct {
 	token    Token // does not change once the lease is granted
 	explicit bool
 	place    place
+	chained  *chainHold       // its part in a chain, nil outside one
+	local    *localHold       // nil unless it was granted for want of a store
 	sent     watchdog.Instant // before the request for the lease
 	settled  time.Time        // nothing that was sent to get the lease is executed after that
 	run      leaseRun
@@ -182,21 +184,30 @@ func (h *hold) release(exceeded error) error {
 
 	h.stopUpdate()
 	sent := time.Now()
-	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: h.keep(sent)}
-	part := l.store.part(h.name)
-	state, err := l.store.Release(ctx, req)
-	l.report(part, h.name, err)
+	at, keep := h.at(), h.keep(sent)
+	if h.chained != nil {
+		h.chained.leave()
+		at = h.chained.give(sent.Add(keep))
+	}
+	if h.local != nil {
+		at = h.local.stop()
+	}
+	req := ReleaseRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, Keep: keep, Place: at.place}
+	part := at.backend.part(h.name)
+	state, err := at.backend.Release(ctx, req)
+	part.report(h.name, err)
+	h.local.leave(sent.Add(keep)) // after the release, which an undo must not precede
 	answered := time.Now()
 	if req.Keep > 0 && h.unanswered.Load() {
 		// A renewal whose answer was lost may still be executed, and prolong
 		// what is kept.
-		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+l.store.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
+		h.settled = laterOf(h.settled, sent.Add(max(l.cfg.CallTimeout+at.backend.linger(), 2*l.cfg.CallTimeout+50*time.Millisecond)))
 	}
 	if err != nil || sent.Before(h.settled) {
 		// Not confirmed; or an earlier attempt of this acquisition, whose
 		// answer was lost, may still be executed and grant the lease anew.
 		// The lease may have its whole TTL by a renewal sent just before.
-		l.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
+		at.backend.undo.add(undoTask{req: req, token: h.token, keepUntil: sent.Add(req.Keep), settled: laterOf(sent, h.settled),
 			until: laterOf(sent, h.settled).Add(h.token.TTL + l.cfg.CallTimeout)})
 	}
 	switch {
@@ -264,6 +275,12 @@ func (h *hold) finish(cause error) {
 	for _, k := range handles {
 		k.cancel(cause)
 	}
+	if h.chained != nil && cause != ErrClosed { // then its body may still run
+		h.chained.leave()
+	}
+	if cause != ErrClosed && cause != ErrReleased {
+		h.local.leave(time.Time{})
+	}
 	h.stopUpdate()
 	h.locker.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -315,12 +332,21 @@ func (h *hold) endError(end watchdog.End) error {
 	case watchdog.Limit:
 		return h.exceededError(end.Held)
 	case watchdog.NotHeld:
+		if errors.Is(end.Err, errEndedByMode) {
+			return &LostError{Token: h.token, Reason: h.chained.lossReason(), Held: end.Held}
+		}
 		state := LeaseGone
 		var not *notHeldError
 		if errors.As(end.Err, &not) {
 			state = not.state
 		}
 		return &LostError{Token: h.token, Reason: lossOfState(state), Held: end.Held, Err: end.Err}
+	case watchdog.Capped:
+		reason := Taken // of a local hold
+		if h.chained != nil {
+			reason = h.chained.lossReason()
+		}
+		return &LostError{Token: h.token, Reason: reason, Held: end.Held, Err: end.Err}
 	case watchdog.Unconfirmed:
 		return &LostError{Token: h.token, Reason: Unconfirmed, Held: end.Held, Err: end.Err}
 	}
@@ -347,56 +373,6 @@ type notHeldError struct{ state Ownership }
 func (e *notHeldError) Error() string { return "store says " + e.state.String() }
 func (e *notHeldError) Unwrap() error { return watchdog.ErrNotHeld }
 
-// renew is what the watchdog calls with the leases that are due.
-func (l *Locker) renew(ctx context.Context, batch []watchdog.Renewal) []error {
-	reqs := make([]RenewRequest, len(batch))
-	for i, r := range batch {
-		h := r.Lease.Value().(*hold)
-		reqs[i] = RenewRequest{Name: h.name, Lease: h.token.Lease, Explicit: h.explicit, TTL: r.TTL}
-	}
-	parts := make([]*part, len(reqs)) // as they are before the call
-	for i := range reqs {
-		parts[i] = l.store.part(reqs[i].Name)
-	}
-	sent := time.Now()
-	results := l.store.Renew(ctx, reqs)
-	errs := make([]error, len(batch))
-	for i, r := range batch {
-		switch {
-		case i >= len(results):
-			errs[i] = fmt.Errorf("%w: no result for a renewal", ErrUnavailable)
-		case results[i].Err != nil:
-			errs[i] = results[i].Err
-		case results[i].State != LeaseOwned:
-			errs[i] = &notHeldError{results[i].State}
-		}
-		if errs[i] != nil && !errors.Is(errs[i], watchdog.ErrNotHeld) {
-			r.Lease.Value().(*hold).unanswered.Store(true)
-		}
-	}
-	// One batch is one call to each part: it counts once, as a failure only if
-	// nothing in it was answered.
-	verdicts := make(map[*part]int, 1) // which renewal speaks for the part
-	answered := func(i int) bool { return errs[i] == nil || errors.Is(errs[i], watchdog.ErrNotHeld) }
-	for i, p := range parts {
-		if said, seen := verdicts[p]; !seen || !answered(said) && answered(i) {
-			verdicts[p] = i
-		}
-	}
-	for p, i := range verdicts {
-		var verdict error
-		if !answered(i) {
-			verdict = errs[i]
-		}
-		// A call that was cut short because belief was about to end says nothing.
-		// (The watchdog's clock for the call began a moment before ours.)
-		if verdict == nil || ctx.Err() == nil || time.Since(sent) >= l.cfg.CallTimeout*9/10 {
-			l.report(p, reqs[i].Name, verdict)
-		}
-	}
-	return errs
-}
-
 // watch puts the lease under the watchdog, as the successor of a former holder's
 // where that is not nil.
 func (h *hold) watch(c call, former *watchdog.Lease) {
@@ -404,6 +380,11 @@ func (h *hold) watch(c call, former *watchdog.Lease) {
 	spec := watchdog.Spec{
 		Sent: h.sent, TTL: c.ttl, Limit: c.limit, MaxRenewals: h.resource.cfg.MaxRenewals, Value: h,
 		OnEnd: func(end watchdog.End) { h.finish(h.endError(end)) },
+	}
+	if h.chained != nil {
+		spec.Cap = h.chained.cap
+	} else if h.local != nil {
+		spec.Cap = h.local.cap
 	}
 	if f := l.cfg.Observer.Renewed; f != nil {
 		spec.OnRenewed = func(r watchdog.Renewed) {
@@ -446,6 +427,11 @@ func (h *hold) abandon(k *Lock, cause error) {
 	h.mu.Lock()
 	h.handles, h.releasing = nil, true
 	h.mu.Unlock()
+	if h.chained != nil {
+		h.chained.leave()
+		h.chained.giveAll(time.Time{})
+	}
+	h.local.leave(time.Time{})
 	k.cancel(cause)
 	h.finish(ErrReleased)
 }

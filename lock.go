@@ -59,7 +59,7 @@ func (k *Lock) Guarantee() Guarantee {
 	if k == nil || k.hold == nil {
 		return 0
 	}
-	return k.hold.locker.store.Guarantee()
+	return k.hold.guarantee()
 }
 
 // Err is nil while the lock is held, judged by the clock now. Later it says

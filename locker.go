@@ -6,14 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tierlock/tierlock/degrade"
 	"github.com/tierlock/tierlock/internal/bound"
 	"github.com/tierlock/tierlock/watchdog"
 )
@@ -23,18 +21,20 @@ import (
 // [New] and share it; all methods are safe for concurrent use.
 type Locker struct {
 	cfg       Config
-	store     *backend
+	store     *backend   // the first
+	stores    []*backend // all, in the order of the chain
+	chain     *chain     // nil where no arbiter is needed
+	local     *localTier // nil where there is no store after which it comes
 	resources map[string]*ResourceHandle
 	lines     *lines
 	dog       *watchdog.Watchdog
-	undo      *undoer
 	notify    *notifier
 
 	member, host, holder string
 	pid                  int
 	leases               atomic.Uint64
 
-	leave func(context.Context) // off the store's list of processes; nil if it keeps none
+	leave []func(context.Context) // off the lists of processes of the stores that keep one
 
 	holds   holdSet
 	calls   activity // acquisitions
@@ -43,121 +43,6 @@ type Locker struct {
 	closed  chan struct{} // closed when Close has ended
 	once    sync.Once
 	closeOK error // valid once closed is closed
-}
-
-// backend is a store and what is known of its health.
-type backend struct {
-	Store
-	split Partitioned // the store, if it has parts
-	whole part        // all of a store without parts, and what is in no known part
-	parts sync.Map    // by name, of *part
-
-	pushes  atomic.Bool // the last watch could be had
-	lastErr atomic.Pointer[error]
-	open    atomic.Int32 // breakers, of the whole and the parts
-
-	mu     sync.Mutex
-	change chan struct{} // closed, and replaced, when a breaker opens or closes
-}
-
-// part is what fails as a whole.
-type part struct {
-	name    string
-	breaker degrade.Breaker
-	lastErr atomic.Pointer[error]
-	failed  atomic.Pointer[Name] // the lock that it failed for last
-}
-
-// linger is how long after it was given up a call may still be executed, where
-// the store says so.
-func (b *backend) linger() time.Duration {
-	if l, ok := b.Store.(Lingering); ok {
-		return l.Linger()
-	}
-	return 0
-}
-
-// part finds the part of a lock.
-func (b *backend) part(n Name) *part {
-	if b.split == nil {
-		return &b.whole
-	}
-	name := b.split.Part(n)
-	if name == "" {
-		return &b.whole
-	}
-	p, ok := b.parts.Load(name)
-	if !ok {
-		p, _ = b.parts.LoadOrStore(name, &part{name: name})
-	}
-	return p.(*part)
-}
-
-// available reports whether all parts are worth a try.
-func (b *backend) available() bool {
-	ok := true
-	b.openParts(func(p *part) { ok = ok && b.replaced(p) })
-	return ok
-}
-
-// openParts calls f with each part whose breaker is open.
-func (b *backend) openParts(f func(*part)) {
-	if b.open.Load() == 0 {
-		return
-	}
-	if b.whole.breaker.Open() {
-		f(&b.whole)
-	}
-	b.parts.Range(func(_, p any) bool {
-		if p := p.(*part); p.breaker.Open() {
-			f(p)
-		}
-		return true
-	})
-}
-
-// replaced reports whether another part serves now what p failed for: then
-// nobody may ask p again, and it says nothing about the store any more.
-func (b *backend) replaced(p *part) bool {
-	failed := p.failed.Load()
-	if b.split == nil || failed == nil {
-		return false
-	}
-	now := b.split.Part(*failed)
-	return now != "" && now != p.name
-}
-
-// changed is closed at the next change of the store's health.
-func (b *backend) changed() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.change
-}
-
-// Acquire, Renew, Release and Inspect are the store's, but for errors that
-// match the end of a context: see ofCall.
-
-func (b *backend) Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error) {
-	res, err := b.Store.Acquire(ctx, req)
-	return res, ofCall(err)
-}
-
-func (b *backend) Renew(ctx context.Context, reqs []RenewRequest) []RenewResult {
-	res := b.Store.Renew(ctx, reqs)
-	for i := range res {
-		res[i].Err = ofCall(res[i].Err)
-	}
-	return res
-}
-
-func (b *backend) Release(ctx context.Context, req ReleaseRequest) (Ownership, error) {
-	state, err := b.Store.Release(ctx, req)
-	return state, ofCall(err)
-}
-
-func (b *backend) Inspect(ctx context.Context, name Name) (Record, error) {
-	rec, err := b.Store.Inspect(ctx, name)
-	return rec, ofCall(err)
 }
 
 // New makes a Locker. It checks the whole configuration and returns all
@@ -175,7 +60,6 @@ func New(cfg Config) (*Locker, error) {
 	}
 	l := &Locker{
 		cfg:       cfg,
-		store:     &backend{Store: cfg.Stores[0], change: make(chan struct{})},
 		resources: make(map[string]*ResourceHandle, len(cfg.Resources)),
 		lines:     newLines(),
 		notify:    newNotifier(cfg.App, cfg.Observer, cfg.Logger),
@@ -185,15 +69,26 @@ func New(cfg Config) (*Locker, error) {
 		closing:   make(chan struct{}),
 		closed:    make(chan struct{}),
 	}
-	l.store.split, _ = cfg.Stores[0].(Partitioned)
-	l.holder = fmt.Sprintf("%s@%s#%d", cfg.App, host, l.pid)
-	l.undo = &undoer{locker: l}
-	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
-	for _, r := range cfg.Resources {
-		l.resources[r.Name] = &ResourceHandle{locker: l, cfg: r}
+	for _, s := range cfg.Stores {
+		l.stores = append(l.stores, l.newBackend(s))
 	}
-	if r, ok := cfg.Stores[0].(Registrar); ok {
-		l.leave = r.Register(Member{ID: l.member, Namespace: cfg.Namespace, App: cfg.App, Host: host, PID: l.pid, Holds: l.holds.count})
+	l.store = l.stores[0]
+	l.holder = fmt.Sprintf("%s@%s#%d", cfg.App, host, l.pid)
+	l.dog = watchdog.New(watchdog.Config{Renew: l.renew, CallTimeout: cfg.CallTimeout})
+	if last := l.stores[len(l.stores)-1]; last != l.store && last.Tier() == Local {
+		l.local = &localTier{locker: l, store: last}
+	}
+	if cfg.needsArbiter() {
+		l.chain = l.newChain()
+	}
+	for _, r := range cfg.Resources {
+		l.resources[r.Name] = l.newResource(r)
+		l.warnShort(r)
+	}
+	for _, s := range cfg.Stores {
+		if r, ok := s.(Registrar); ok {
+			l.leave = append(l.leave, r.Register(Member{ID: l.member, Namespace: cfg.Namespace, App: cfg.App, Host: host, PID: l.pid, Holds: l.holds.count}))
+		}
 	}
 	return l, nil
 }
@@ -250,6 +145,11 @@ type ResourceHandle struct {
 	cfg     Resource
 	waiters atomic.Int64
 	holds   atomic.Int64
+
+	chained bool      // its locks go by the mode of the chain
+	local   bool      // they may be given in this process's memory
+	floor   Tier      // the lowest tier that its locks may go to
+	best    Guarantee // the most that its holds can be worth
 }
 
 // Name is the resource's name.
@@ -267,7 +167,8 @@ func (r *ResourceHandle) Name() string { return r.cfg.Name }
 // undone in the background. The errors are:
 //   - *HeldError, matching ErrHeld: held by another until the wait was over. If
 //     ctx ended the wait it matches ctx's error as well.
-//   - ErrUnavailable: the store gave no answer (matching ctx's error as well,
+//   - ErrUnavailable: the store gave no answer, or locks are moving to another, or
+//     the options Floor and RequireGuarantee rule out what there is (matching ctx's error as well,
 //     if that ended the wait). It never comes from contention.
 //   - ErrMisconfigured, ErrReentrant, ErrQueueFull, ErrClosed, ErrInvalid.
 //   - ctx's own error and cause, if it had ended before.
@@ -306,7 +207,8 @@ func (r *ResourceHandle) Do(ctx context.Context, key string, fn func(context.Con
 	return fn(lock.Context())
 }
 
-// Inspect reads who holds a key now, from the store, and changes nothing.
+// Inspect reads who holds a key now, from the store where the resource's locks are
+// kept, and changes nothing.
 func (r *ResourceHandle) Inspect(ctx context.Context, key string) (Record, error) {
 	if err := checkKey(key); err != nil {
 		return Record{}, err
@@ -314,7 +216,7 @@ func (r *ResourceHandle) Inspect(ctx context.Context, key string) (Record, error
 	name := r.name(key)
 	callCtx := bound.By(ctx, time.Now().Add(r.locker.cfg.CallTimeout))
 	defer callCtx.End()
-	rec, err := r.locker.store.Inspect(callCtx, name)
+	rec, err := r.inspect(callCtx, name)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", contextError(ctx), err)
@@ -331,6 +233,11 @@ func (r *ResourceHandle) name(key string) Name {
 // Status is the state of a Locker, for health checks and debugging.
 type Status struct {
 	Stores []StoreStatus
+	// Chain is the mode in force, nil where no resource goes by one.
+	Chain *ChainStatus
+	// Local: no store can be used, and locks of resources whose Floor is Local are
+	// given in the memory of this process, or some that were are not in a store yet.
+	Local bool
 	// Holds counts the leases that are believed in or being released, Waiters
 	// the calls that wait behind others of this process, Undos the releases
 	// that go on in the background.
@@ -352,18 +259,45 @@ type StoreStatus struct {
 	LastError error
 }
 
+// ChainStatus is where the locks of a chain are kept, as far as this process knows.
+type ChainStatus struct {
+	// Tier is the one in force or, where Draining, the coming one; 0 while nothing
+	// is known.
+	Tier  Tier
+	Epoch uint16
+	// Draining: locks are moving there, and none of an Exclusive resource is given.
+	Draining bool
+	// Permit is how long exclusive locks may be believed in without a further
+	// word from the arbiter; 0 if not at all.
+	Permit time.Duration
+	// ArbiterSilent: MySQL has not answered for three periods of Degrade.Poll.
+	ArbiterSilent bool
+	// RedisDown: three probes of Redis in a row have failed.
+	RedisDown bool
+	// Agreed: all live members have the same policies.
+	Agreed bool
+}
+
 // Status reads the present state. It does no I/O.
 func (l *Locker) Status() Status {
-	st := StoreStatus{Tier: l.store.Tier(), Guarantee: l.store.Guarantee(), Available: l.store.available()}
-	if err := l.store.lastErr.Load(); err != nil {
-		st.LastError = *err
-	}
 	s := Status{
-		Stores:        []StoreStatus{st},
 		Holds:         l.holds.count(),
 		Waiters:       int(l.queued.Load()),
-		Undos:         l.undo.count(),
 		DroppedEvents: l.notify.dropped(),
+	}
+	for _, b := range l.stores {
+		st := StoreStatus{Tier: b.Tier(), Guarantee: b.Guarantee(), Available: b.available()}
+		if err := b.lastErr.Load(); err != nil {
+			st.LastError = *err
+		}
+		s.Stores = append(s.Stores, st)
+		s.Undos += b.undo.count()
+	}
+	s.Local = l.local.inUse()
+	if l.chain != nil {
+		st := l.chain.run.State()
+		s.Chain = &ChainStatus{Tier: tierOf(st.Mode.Tier), Epoch: st.Mode.Epoch, Draining: st.Mode.Drain, Permit: st.Permit,
+			ArbiterSilent: st.Silent, RedisDown: st.RedisDown, Agreed: st.Agreed}
 	}
 	select {
 	case <-l.closing:
@@ -382,62 +316,14 @@ func (l *Locker) isClosing() bool {
 	}
 }
 
-// report tells the breaker of a part how a call for a lock went. The part is the
-// one that was to serve the lock when the call began: it may be another by the
-// end. A failure that the caller's own time limit may have caused proves nothing
-// and is not to be reported.
-func (l *Locker) report(p *part, n Name, err error) {
-	b := l.store
-	if err == nil || errors.Is(err, ErrMisconfigured) || errors.Is(err, ErrLate) {
-		l.answered(p)
-		if b.split != nil {
-			b.openParts(func(p *part) {
-				if b.replaced(p) {
-					l.answered(p)
-				}
-			})
-		}
-		return
-	}
-	last, failed := err, n // err and n must not escape: there is no error nearly always
-	p.lastErr.Store(&last)
-	p.failed.Store(&failed)
-	b.lastErr.Store(&last)
-	if p.breaker.Failure(time.Now()) {
-		b.open.Add(1)
-		l.storeChanged(err)
-	}
-}
-
-func (l *Locker) answered(p *part) {
-	if p.breaker.Success() {
-		l.store.open.Add(-1)
-		l.storeChanged(nil)
-	}
-}
-
-func (l *Locker) storeChanged(err error) {
-	l.store.mu.Lock()
-	close(l.store.change)
-	l.store.change = make(chan struct{})
-	l.store.mu.Unlock()
-	tier := l.store.Tier()
-	if err != nil {
-		l.notify.say(slog.LevelError, "tierlock: store does not answer", Token{}, slog.String("tier", tier.String()), slog.Any("err", err))
-	} else {
-		l.notify.say(slog.LevelInfo, "tierlock: store answers again", Token{}, slog.String("tier", tier.String()))
-	}
-	emit(l.notify, l.cfg.Observer.StoreChanged, StoreEvent{App: l.cfg.App, Tier: tier, At: time.Now(), Err: err})
-}
-
 // newToken makes the identity of one acquisition. A lease id is the member id
 // and a number, of fixed length: 44 characters.
-func (l *Locker) newToken(name Name, c call, r Resource) Token {
+func (l *Locker) newToken(name Name, c call, r Resource, tier Tier) Token {
 	n := strconv.FormatUint(l.leases.Add(1), 16)
 	lease := l.member + "000000000000"[min(len(n), 12):] + n
 	t := Token{
 		Lease: lease, ID: lease[24:], Resource: name.Resource, Key: name.Key, Holder: c.holder,
-		App: l.cfg.App, Host: l.host, PID: l.pid, Tier: l.store.Tier(), Reentrant: r.Reentrant,
+		App: l.cfg.App, Host: l.host, PID: l.pid, Tier: tier, Reentrant: r.Reentrant,
 		MaxRenewals: r.MaxRenewals, TTL: c.ttl, RequestID: c.requestID,
 	}
 	if t.Holder == "" {

@@ -46,6 +46,17 @@ type Observer struct {
 	HandedOver func(HandedOverEvent)
 	// StoreChanged: a store stopped or resumed answering.
 	StoreChanged func(StoreEvent)
+	// Draining: locks begin to move to the tier of the event, or to other data of
+	// it; until TierChanged no lock of an Exclusive resource is given.
+	Draining func(ChainEvent)
+	// TierChanged: locks are kept in the tier of the event now. It is also told
+	// when the process has first learned where they are.
+	TierChanged func(ChainEvent)
+	// Adopted: a hold lives on in another store, or in other data of it.
+	Adopted func(AdoptedEvent)
+	// LocalAlarm: no store can be used, and locks are given in the memory of this
+	// process. It is told at once, then every 10 s, and when it is over.
+	LocalAlarm func(LocalAlarmEvent)
 }
 
 // Labels are the bounded values that fit a metric's labels.
@@ -162,6 +173,31 @@ type StoreEvent struct {
 	Tier Tier
 	At   time.Time
 	Err  error
+}
+
+// ChainEvent tells of the mode of the chain.
+type ChainEvent struct {
+	App   string
+	Tier  Tier
+	Epoch uint16
+	At    time.Time
+}
+
+// AdoptedEvent tells of a hold that has moved. Its token stays as it was; Tier in
+// the labels is the new one.
+type AdoptedEvent struct {
+	Labels
+	At    time.Time
+	Token Token
+	From  Tier
+}
+
+// LocalAlarmEvent tells of locks that exclude within this process only.
+type LocalAlarmEvent struct {
+	App       string
+	At, Since time.Time
+	Holds     int // that are not in a store yet
+	Over      bool
 }
 
 const maxEvents = 8192

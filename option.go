@@ -12,6 +12,7 @@ type Option struct {
 	kind optionKind
 	d    time.Duration
 	s    string
+	n    uint8 // a Tier or a Guarantee
 }
 
 type optionKind uint8
@@ -25,6 +26,8 @@ const (
 	optExpect
 	optHolder
 	optRequestID
+	optFloor
+	optGuarantee
 )
 
 // Wait makes the call wait up to d, which is positive, instead of
@@ -63,6 +66,16 @@ func Holder(id string) Option { return Option{kind: optHolder, s: id} }
 // the token.
 func RequestID(id string) Option { return Option{kind: optRequestID, s: id} }
 
+// Floor raises Resource.Floor for this call: the lock is taken from t or a store
+// before it, or not at all. It cannot lower it. A hold that was taken goes on to
+// where the chain goes.
+func Floor(t Tier) Option { return Option{kind: optFloor, n: uint8(t)} }
+
+// RequireGuarantee refuses, with an error that matches ErrUnavailable, to take the
+// lock where the hold would be worth less than g at that moment; no store is asked
+// for it then. Asking for what the resource can never give is ErrInvalid.
+func RequireGuarantee(g Guarantee) Option { return Option{kind: optGuarantee, n: uint8(g)} }
+
 // call is what the options and the resource make of one call.
 type call struct {
 	untilDone, noWait bool
@@ -72,10 +85,12 @@ type call struct {
 	expect            time.Duration
 	holder            string // explicit id, else empty
 	requestID         string
+	floor             Tier      // the lowest that will do
+	worth             Guarantee // the least that will do
 }
 
 func (r *ResourceHandle) call(opts []Option, try bool) (call, error) {
-	c := call{wait: r.cfg.Wait, noWait: try, ttl: r.cfg.TTL, limit: r.cfg.MaxHold, expect: r.cfg.Expect}
+	c := call{wait: r.cfg.Wait, noWait: try, ttl: r.cfg.TTL, limit: r.cfg.MaxHold, expect: r.cfg.Expect, floor: r.floor}
 	for _, o := range opts {
 		switch o.kind {
 		case optWait:
@@ -118,6 +133,18 @@ func (r *ResourceHandle) call(opts []Option, try bool) (call, error) {
 				return c, invalid("option RequestID", o.s, "at most %d bytes of UTF-8", maxRequestID)
 			}
 			c.requestID = o.s
+		case optFloor:
+			t := Tier(o.n)
+			if t < r.locker.store.Tier() || t > r.floor {
+				return c, invalid("option Floor", t.String(), "%v to the resource's floor, %v", r.locker.store.Tier(), r.floor)
+			}
+			c.floor = t
+		case optGuarantee:
+			g := Guarantee(o.n)
+			if g < ProcessLocal || g > r.best {
+				return c, invalid("option RequireGuarantee", g.String(), "%v at most, which is what resource %s can give", r.best, r.cfg.Name)
+			}
+			c.worth = g
 		default:
 			return c, invalid("option", o.kind, "made by one of the option functions")
 		}
@@ -127,6 +154,9 @@ func (r *ResourceHandle) call(opts []Option, try bool) (call, error) {
 	}
 	if c.limit > 0 {
 		c.ttl = min(c.ttl, c.limit) // so that the key, too, ends at the bound
+	}
+	if r.cfg.Exclusive && c.ttl < MinExclusiveTTL {
+		return c, invalid("option TTL or Lease", c.ttl, "at least %v, since the resource is Exclusive", MinExclusiveTTL)
 	}
 	if c.ttl < r.cfg.MinHold {
 		return c, invalid("option TTL or Lease", c.ttl, "at least the resource's MinHold, %v", r.cfg.MinHold)

@@ -26,6 +26,9 @@ func (r *ResourceHandle) reenter(ctx context.Context, name Name, c call) (k *Loc
 	if !r.cfg.Reentrant || c.holder != "" && (!h.explicit || h.token.Holder != c.holder) {
 		return nil, true, fmt.Errorf("%w: %s", ErrReentrant, h.token)
 	}
+	if g := h.guarantee(); g < c.worth {
+		return nil, true, fmt.Errorf("%w: the hold of this context is %v, and %v is required: %s", ErrUnavailable, g, c.worth, h.token)
+	}
 	var limit time.Duration
 	if c.limit > 0 && c.limit != r.cfg.MaxHold {
 		limit = c.limit

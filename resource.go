@@ -36,10 +36,13 @@ type Config struct {
 	// Namespace keeps environments and teams that share a store apart:
 	// [A-Za-z0-9_.:-]{1,32}. Required: there is no safe default.
 	Namespace string
-	// Stores is the chain. This version takes exactly one store.
+	// Stores is the chain, in the order Redis, MySQL, local, each at most once.
+	// The first serves all resources; the others those whose Floor says so.
 	Stores []Store
 	// Resources are the kinds of lock this process may take; at least one.
 	Resources []Resource
+	// Degrade sets the periods of a chain of several stores.
+	Degrade Degrade
 	// Logger gets what happens: lock and unlock at Debug, a lost lock and an
 	// overdue one at Warn. Nil means slog.Default().
 	Logger *slog.Logger
@@ -77,6 +80,19 @@ type Resource struct {
 	// Expect is how long a hold is expected to last. One that lasts three
 	// times as long is reported, not ended. 0 means no expectation.
 	Expect time.Duration
+	// Floor is the lowest tier that the locks of this resource may be kept in
+	// while those before it cannot be used. 0 means that only the first of Stores
+	// will do: while it is away there is no lock. With a floor, and unless
+	// Exclusive, locking rather fails to exclude now and then than stops: holds
+	// are FencedOnly at most, and ProcessLocal where the floor is Local and no
+	// other store can be used.
+	Floor Tier
+	// Exclusive keeps exclusion over failovers and over every switch of the chain,
+	// as far as the stores can (see Exclusive, the Guarantee), and gives
+	// ErrUnavailable where it cannot. It needs MySQL among Stores, and with Redis
+	// before it Floor: MySQL. The TTL is 3 s at least. All processes of a
+	// namespace have to agree on it; while they do not, holds are FencedOnly.
+	Exclusive bool
 	// Reentrant lets a call whose context carries a hold of the key, or the
 	// option Holder, enter that hold. Without it such a call is refused with
 	// ErrReentrant.
@@ -107,14 +123,6 @@ func (c *Config) fill() error {
 	if !namespacePattern.MatchString(c.Namespace) {
 		bad("Namespace", c.Namespace, "1 to 32 characters of A-Z a-z 0-9 _ . : -")
 	}
-	if len(c.Stores) != 1 {
-		bad("Stores", len(c.Stores), "exactly one store in this version")
-	}
-	for i, s := range c.Stores {
-		if s == nil {
-			bad(fmt.Sprintf("Stores[%d]", i), nil, "a store")
-		}
-	}
 	if c.CallTimeout == 0 {
 		c.CallTimeout = DefaultCallTimeout
 	} else if c.CallTimeout < minCallTimeout || c.CallTimeout > maxCallTimeout {
@@ -136,6 +144,7 @@ func (c *Config) fill() error {
 		seen[r.Name] = i
 		problems = append(problems, r.fill(fmt.Sprintf("Resources[%d]", i))...)
 	}
+	problems = append(problems, c.fillChain()...)
 	return errors.Join(problems...)
 }
 

@@ -312,6 +312,12 @@ const (
 	// holders are possible after a failover or restart that lost the key.
 	// Their fence tells the younger.
 	FencedOnly
+	// Exclusive holds exclude over failovers and switches of stores, too: of
+	// Exclusive resources, with a MySQL of which acknowledged commits survive a
+	// failover (mysqlstore.Options.Durable) and clocks whose rates differ by less
+	// than 1 %. No lease excludes the effects of a process that is stopped: the
+	// fence does.
+	Exclusive
 )
 
 // String is the name used in logs and labels.
@@ -321,6 +327,8 @@ func (g Guarantee) String() string {
 		return "process-local"
 	case FencedOnly:
 		return "fenced-only"
+	case Exclusive:
+		return "exclusive"
 	}
 	return fmt.Sprintf("guarantee(%d)", uint8(g))
 }

@@ -11,20 +11,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// undoer repeats releases in the background: of leases that a store may have
+// undoer repeats releases in a store in the background: of leases that a store may have
 // granted without our seeing it, and of releases that were not confirmed. Its
 // goroutine exists only while there is something to undo.
 type undoer struct {
-	locker *Locker
+	backend *backend
 
 	mu      sync.Mutex
-	tasks   map[string]*undoTask // by lease
-	resume  time.Time            // nothing is tried before that: the store did not answer
+	tasks   map[undoKey]*undoTask
+	resume  time.Time // nothing is tried before that: the store did not answer
 	running bool
 	wake    chan struct{} // capacity 1
 	done    chan struct{} // closed when the goroutine ends
 	closed  bool
 }
+
+// undoKey names a task: a lease may have to be given up in two modes of a chain.
+type undoKey struct {
+	lease string
+	epoch uint16
+}
+
+func (t *undoTask) key() undoKey { return undoKey{t.req.Lease, t.req.Place.Epoch} }
 
 // undoTask is one lease to give up.
 type undoTask struct {
@@ -58,10 +66,10 @@ func (u *undoer) add(t undoTask) {
 		return
 	}
 	if u.tasks == nil {
-		u.tasks = make(map[string]*undoTask)
+		u.tasks = make(map[undoKey]*undoTask)
 		u.wake = make(chan struct{}, 1)
 	}
-	u.tasks[t.req.Lease] = &t
+	u.tasks[t.key()] = &t
 	if !u.running {
 		u.running = true
 		u.done = make(chan struct{})
@@ -132,10 +140,10 @@ func (u *undoer) due() (due []*undoTask, wait time.Duration, ok bool) {
 	defer u.mu.Unlock()
 	now := time.Now()
 	wait = time.Hour
-	for lease, t := range u.tasks {
+	for key, t := range u.tasks {
 		switch {
 		case now.After(t.until):
-			delete(u.tasks, lease)
+			delete(u.tasks, key)
 		case now.Before(t.next):
 			wait = min(wait, t.next.Sub(now))
 		case now.Before(u.resume):
@@ -153,25 +161,25 @@ func (u *undoer) due() (due []*undoTask, wait time.Duration, ok bool) {
 
 // try releases once. It reports whether the store answered.
 func (u *undoer) try(t *undoTask) bool {
-	l := u.locker
+	l := u.backend.locker
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.CallTimeout)
 	defer cancel()
 	sent := time.Now()
 	req := t.req
 	req.Keep = max(0, t.keepUntil.Sub(sent))
-	part := l.store.part(req.Name)
-	state, err := l.store.Release(ctx, req)
+	part := u.backend.part(req.Name)
+	state, err := u.backend.Release(ctx, req)
 	if err != nil || state == LeaseOwned {
 		// That there is nothing to release a replica says as well: no proof that
 		// a lock can be taken.
-		l.report(part, req.Name, err)
+		part.report(req.Name, err)
 	}
 	if errors.Is(err, ErrMisconfigured) {
 		// An answer about this key, and not a store that is down.
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		if t.refused {
-			delete(u.tasks, t.req.Lease)
+			delete(u.tasks, t.key())
 		}
 		t.next = time.Now().Add(undoMax)
 		return true
@@ -182,7 +190,7 @@ func (u *undoer) try(t *undoTask) bool {
 	u.mu.Lock()
 	final := !sent.Before(t.settled)
 	if final {
-		delete(u.tasks, t.req.Lease)
+		delete(u.tasks, t.key())
 	} else {
 		t.next = t.settled
 	}

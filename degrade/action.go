@@ -1,5 +1,7 @@
 package degrade
 
+import "fmt"
+
 // Kind is what an Action asks for.
 type Kind uint8
 
@@ -14,9 +16,10 @@ const (
 	// Create inserts the first mode row, Action.To, if there is none.
 	Create
 	// Refresh writes the own member row (epoch = Action.From.Epoch, the beat, the
-	// vote) if the mode is From: same epoch, open. The beat is one more than before
-	// or, in a new row, the server's time in microseconds, so that none of a
-	// member's beats ever comes again, also if its row is removed in between.
+	// vote) if the mode is From: same epoch, open. The beat is a number that no row
+	// of a member has had before: at random, say. To count would not do, since a row
+	// may be removed in between, and an arbiter that has lost the latest writes in a
+	// failover would give their numbers again, which somebody may have seen.
 	Refresh
 	// Start changes the mode from From, open, to To, a drain.
 	Start
@@ -44,6 +47,16 @@ const (
 
 	kinds
 )
+
+// String is the name used in logs.
+func (k Kind) String() string {
+	names := [kinds]string{Poll: "poll", Create: "create", Refresh: "refresh", Start: "start", Adopt: "adopt", Ack: "ack",
+		Open: "open", Takeover: "takeover", Remove: "remove", Leave: "leave", Probe: "probe"}
+	if k < kinds && names[k] != "" {
+		return names[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
 
 // Action is something that the machine wants done or, once begun, is being done.
 type Action struct {

@@ -127,7 +127,7 @@ func (c *chain) renew(i int) {
 	if c.now%(10*time.Second) != 0 || p.m.Belief(keyIDs[0]) <= p.clock {
 		return
 	}
-	t := p.m.Place(keyIDs[0])
+	t := p.m.At(keyIDs[0])
 	if t.Tier == degrade.Redis && (!c.redis || c.blind[i]) {
 		return
 	}

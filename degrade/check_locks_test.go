@@ -102,7 +102,7 @@ func (s *steps) mine(c *cell, i, k int) bool {
 func (s *steps) renew(i, k int) {
 	w := s.of(i)
 	p := &w.p[i]
-	t := p.m.Place(keyIDs[k])
+	t := p.m.At(keyIDs[k])
 	c := s.cell(&w, t, k)
 	until := p.clock.Add(dur(s.lease))
 	if !s.mine(c, i, k) || uint16(c.epoch) != t.Epoch {

@@ -77,7 +77,9 @@
 // therefore does nothing until somebody has taken it over: the row is put into a
 // drain that is sixteen epochs ahead, which acks do not open (some may be lost, and
 // members with them) but only the wait for Term and a minute. Holds are adopted as
-// in any drain and survive it.
+// in any drain and survive it, as long as the old store renews their leases: in
+// Redis, but not in the database itself, whose new server is not the one that they
+// are meant for.
 //
 // # How it was checked
 //

@@ -62,6 +62,12 @@ func (m *Machine) doneAdopt(now Instant, a Action, r Reply) {
 		case Taken:
 			if until := a.Sent.Add(h.lease); until > now {
 				h.adopted, h.newUntil = true, max(h.newUntil, until)
+				if h.place.sameData(m.mode.Ticket()) || m.rules.AdoptRenewsAll {
+					// It is the very key, of the coming epoch now: it keeps those away
+					// who have not heard of the drain, too, and as a key of the old
+					// epoch nothing can renew it any more.
+					h.until = max(h.until, until)
+				}
 				m.holds[id] = h
 			}
 		case NotTaken:

@@ -19,8 +19,8 @@ func NewWith(c Config, r Rules) *Machine {
 func (m *Machine) Can(now Instant, a Action) bool { return m.can(now, a) }
 func (m *Machine) TakeOver() (Action, bool)       { return m.takeOver(), m.stray.Known() }
 
-// Place is where a hold's own lease is.
-func (m *Machine) Place(id HoldID) Ticket { return m.holds[id].place }
+// At is a hold's place alone.
+func (m *Machine) At(id HoldID) Ticket { return m.holds[id].place }
 
 // Peers are the member rows of the last reading.
 func (m *Machine) Peers() []Member {
@@ -110,4 +110,13 @@ func CanonMode(b []byte, m Mode) []byte {
 	b = append(b, byte(m.Epoch), f)
 	b = append(b, m.Incarnation...)
 	return append(b, m.Server...)
+}
+
+// NewRunnerWith starts a runner whose machine lacks some of its rules.
+func NewRunnerWith(c RunnerConfig, rules Rules) *Runner {
+	r := NewRunner(c)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.m.rules = rules
+	return r
 }

@@ -42,6 +42,9 @@ type Ticket struct {
 	Incarnation string
 }
 
+// sameData reports whether two tickets, perhaps of two epochs, are for the same keys.
+func (t Ticket) sameData(u Ticket) bool { return t.Tier == u.Tier && t.Incarnation == u.Incarnation }
+
 // Ticket is what requests of this mode carry.
 func (m Mode) Ticket() Ticket {
 	if m.Tier == MySQL {
@@ -68,11 +71,22 @@ func (m *Machine) MayGrant(now Instant) (Ticket, bool) {
 // in a drain to the coming tier; without an arbiter to Redis, since MySQL is the
 // arbiter.
 func (m *Machine) BestEffort(now Instant) (t Ticket, settled bool) {
-	silent := now.Sub(m.policy.heard) > 3*m.pollPeriod()
+	silent := m.Silent(now)
 	if !m.mode.Known() || silent && m.mode.Tier == MySQL {
 		return Ticket{m.mode.Epoch, Redis, m.watch.incarnation}, false
 	}
 	return m.mode.Ticket(), !m.mode.Drain && !silent
+}
+
+// Silent reports whether the arbiter has answered nothing for three periods of the
+// polls.
+func (m *Machine) Silent(now Instant) bool { return now.Sub(m.policy.heard) > 3*m.pollPeriod() }
+
+// Place is where a hold's own lease is: where it was granted or, after a switch,
+// was moved to. A hold that the machine does not know has none.
+func (m *Machine) Place(id HoldID) (Ticket, bool) {
+	h, ok := m.holds[id]
+	return h.place, ok
 }
 
 // Granted tells that a store has granted h on t, and reports whether the caller

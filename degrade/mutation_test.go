@@ -23,6 +23,7 @@ var mutations = []struct {
 	{"the ack waits for confirmed adoptions", small, lateCalls, func(r *degrade.Rules, _ *broken) { r.AdoptedWhenSent = true }},
 	{"the ack waits for all of a batch", small, batch, func(r *degrade.Rules, _ *broken) { r.AckAfterFirst = true }},
 	{"an unconfirmed retry moves no cap", full, longPermit, func(r *degrade.Rules, _ *broken) { r.RetryMovesCap = true }},
+	{"an adoption renews the old lease in the same data only", small, twoGrants, func(r *degrade.Rules, _ *broken) { r.AdoptRenewsAll = true }},
 	{"a drain is not opened at once", small, tiny, func(r *degrade.Rules, _ *broken) { r.OpenAtOnce = true }},
 	{"the wait allows for drifting clocks", small, drifting, func(r *degrade.Rules, _ *broken) { r.WaitTerm = true }},
 	{"who starts in a drain waits too", small, starter, func(r *degrade.Rules, _ *broken) { r.StarterOpensAtOnce = true }},

@@ -12,6 +12,7 @@ type rules struct {
 	CapWhenConfirmed   bool // the adopted lease caps only after the ack's reply
 	AdoptedWhenSent    bool // an adoption counts when it is sent, not confirmed
 	RetryMovesCap      bool // repeating an adoption moves the cap unconfirmed
+	AdoptRenewsAll     bool // an adoption renews the old lease also in other data
 	AckAfterFirst      bool // one adopted hold of several is enough for the ack
 	OpenAtOnce         bool // a drain is opened without acks and without waiting
 	WaitTerm           bool // the wait of a drain ignores the drift of clocks

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -39,7 +38,7 @@ type attempt struct {
 }
 
 // Acquire implements [tierlock.Store]. It is one statement where it is granted,
-// and one more where the lock is held, or the clock of the server is not known:
+// its own or one of several calls, and one more where the lock is held, or the clock of the server is not known:
 // after a lost connection, and after a minute in which nothing was read. At first
 // the server is asked what it is, and again when connections were lost. A
 // budget that is shorter than one round trip is always refused.
@@ -51,7 +50,7 @@ type attempt struct {
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
 	var none tierlock.AcquireResult
-	err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Token.Lease))
+	err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Token.Lease), checkPlace(req.Place))
 	if err == nil && req.Explicit && (len(req.Token.Holder) > maxHolder || !utf8.ValidString(req.Token.Holder)) {
 		err = fmt.Errorf("holder %q: wanted valid UTF-8 of at most %d bytes", req.Token.Holder, maxHolder)
 	}
@@ -118,10 +117,8 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 		// The bound counts from the beginning of the call, not of this try.
 		a.budget = budget.Microseconds()
 		a.bound, a.end = s.local(sent)+offset+a.budget, sent.Add(budget)
-		a.floor = fenceOf(s.floor.Load())
-		res, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.AcquireResult, error) {
-			return s.attempt(ctx, a)
-		})
+		a.floor = a.in(fenceOf(s.floor.Load()))
+		res, err := s.askFor(ctx, until, a)
 		if err == nil || !errors.Is(err, tierlock.ErrLate) || try == 2 {
 			return res, err
 		}
@@ -152,38 +149,62 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			n := int(server >> rangeBits)
 			server &= 1<<rangeBits - 1
 			s.learn(began, server, era)
-			t := contract.Granted(a.req.Token, a.req.TTL, server)
-			t = contract.WithFence(t, max(fenceOf(server), a.floor))
-			return tierlock.AcquireResult{Granted: true, Token: contract.Ahead(t, n), Fences: n}, nil
+			res := a.grant(server, max(a.in(fenceOf(server)), a.floor))
+			res.Token, res.Fences = contract.Ahead(res.Token, n), n
+			return res, nil
 		}
-		r, err := s.read(ctx, &a.req.Name)
+		r, err := s.readAt(ctx, &a.req.Name, a.req.Place)
+		if errors.Is(err, tierlock.ErrEpoch) && server != 0 {
+			// Taken, and by now somewhere else or in a later mode: nobody can say
+			// that nothing was changed.
+			return none, fmt.Errorf("%w: granted, and then: %v", tierlock.ErrUnavailable, err)
+		}
 		if err != nil {
 			return none, err
-		}
-		switch {
-		case r.live() && (r.Attempt == a.id || server == granted && string(r.Lease) == a.req.Token.Lease):
-			t := r.token()
-			if t.IsZero() {
-				return none, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
-			}
-			return tierlock.AcquireResult{Granted: true, Token: t, Fences: a.further(&r, t)}, nil
-		case r.live() && string(r.Lease) != a.req.Token.Lease:
-			if a.req.Explicit {
-				continue // taken in between, perhaps by the same holder: to be entered
-			}
-			return r.held(), nil
 		}
 		if r.Now == 0 { // no row: only lateness keeps one from being made
 			if r.Now, err = s.clockNow(ctx); err != nil {
 				return none, err
 			}
 		}
-		if a.late(r.Now) {
-			return none, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+		if res, done, err := a.judge(&r, server == granted); done || err != nil {
+			return res, err
 		}
-		// It became free between the two statements.
 	}
 	return none, errNoEffect
+}
+
+// wrote tells whether a row is as the statement sent last has left it.
+func (a *attempt) wrote(r *row) bool {
+	return r.Attempt == a.id || a.req.Place.Epoch > 0 && r.Attempt == a.id+1
+}
+
+// judge tells what came of an attempt from the row that was read after it. mine is
+// that the statement has found, or made, the lease to be the caller's. It is not
+// done where the lock became free between the two, or nothing was done in a
+// session that is not sound.
+func (a *attempt) judge(r *row, mine bool) (res tierlock.AcquireResult, done bool, err error) {
+	switch {
+	case r.live() && (a.wrote(r) || mine && string(r.Lease) == a.req.Token.Lease):
+		t := r.token()
+		if t.IsZero() {
+			return res, false, fmt.Errorf("the stored token cannot be read: %.200q", r.Token)
+		}
+		return tierlock.AcquireResult{Granted: true, Token: t, Fences: a.further(r, t)}, true, nil
+	case r.live() && string(r.Lease) != a.req.Token.Lease:
+		// One that enters may do so: it was taken in between, perhaps by the same
+		// holder.
+		return r.held(), !a.req.Explicit, nil
+	case a.late(r.Now):
+		return res, false, fmt.Errorf("%w: not executed in time", tierlock.ErrLate)
+	}
+	return res, false, nil
+}
+
+// grant is the answer to an attempt that took a free lock.
+func (a *attempt) grant(server int64, fence uint64) tierlock.AcquireResult {
+	t := contract.WithFence(contract.Granted(a.req.Token, a.req.TTL, server), fence)
+	return tierlock.AcquireResult{Granted: true, Token: t}
 }
 
 // late tells whether the grant is wanted no more, at a time of the server's that
@@ -210,36 +231,28 @@ const granted = 1
 //
 // LAST_INSERT_ID(x) makes x the number that comes with the answer: here the time
 // of the grant, 1 where the row has to be read for its fence, 0 where the lock
-// was not taken.
+// was not taken. In the branch that inserts it stands in the condition, so that it
+// counts for a row that is made only: a server may compute a value that it need not,
+// as where it has to convert it to another character set.
 //
-// takeStatement is the statement with an expression for the entries, and what
-// has to be true of the session.
-func takeStatement(entries, session string) string {
-	epoch := strconv.Itoa(contract.Epoch)
-	// The least fence of the moment, and its parts in a token's JSON.
-	fence := fmt.Sprintf("GREATEST(%s DIV 2+%d,?)", now, int64(base)-contract.SeqOrigin/2+contract.SeqLead)
-	stamp := func(fence string) string {
-		return fmt.Sprintf(`%s,'","epoch":%s,"seq":',%s-%d`, fence, epoch, fence, base)
-	}
-	const (
-		won  = "attempt=VALUES(attempt)"
-		anew = won + " AND expire_at<=UTC_TIMESTAMP(6)"
-	)
+// takeStatement is the statement with an expression for the entries, what has to be
+// true of the session, and the form.
+func takeStatement(entries, session string, f form) string {
 	q := "INSERT INTO lock_record (namespace,resource_id,business_id,attempt,fence,epoch,lease_id,holder_id,reentrant,entries,token,create_time,expire_at)" +
-		" SELECT ?,?,?,?," + fence + "," + epoch + ",?,?,?," + entries +
-		",CONCAT(?," + stamp(fence) + `,',"serverTime":',LAST_INSERT_ID(` + now + `),',"expireAt":',` + now + "+?,?)" +
-		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE " + session + " AND " + notLater +
-		" ON DUPLICATE KEY UPDATE attempt=IF((expire_at<=LEAST(UTC_TIMESTAMP(6)," + given + ") OR lease_id=VALUES(lease_id)) AND " + notLater + ",VALUES(attempt),attempt)" +
-		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)" +
-		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence=VALUES(fence)," + now + ",1))>0,VALUES(epoch),0)," +
+		" SELECT ?,?,?,?," + f.fence + "," + f.epoch + ",?,?,?," + entries +
+		",CONCAT(?," + f.stamp + `,',"serverTime":',` + now + `,',"expireAt":',` + now + "+?,?)" +
+		",UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE IF(" + session + f.where + " AND " + notLater + ",LAST_INSERT_ID(" + now + "),0)>0" +
+		" ON DUPLICATE KEY UPDATE attempt=" + f.decision +
+		",fence=IF(" + f.anew + ",GREATEST(fence+1," + f.least + "),fence)" +
+		",epoch=IF(" + f.won + ",IF(LAST_INSERT_ID(IF(" + f.fresh + " AND fence=VALUES(fence)," + now + ",1))>0," + f.granted + ",0)," +
 		"IF(LAST_INSERT_ID(0)=0,epoch,0))"
 	for _, column := range [...]string{"lease_id", "holder_id", "reentrant", "entries", "create_time"} {
-		q += fmt.Sprintf(",%s=IF("+anew+",VALUES(%[1]s),%[1]s)", column)
+		q += fmt.Sprintf(",%s=IF("+f.anew+",VALUES(%[1]s),%[1]s)", column)
 	}
 	// The usual fence stands in the new token already.
-	q += ",token=IF(" + anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
-		"CONCAT('\"fence\":\"'," + stamp("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stamp("fence") + "))),token)"
-	return q + ",expire_at=IF(" + won + ",GREATEST(expire_at,VALUES(expire_at)),expire_at)"
+	q += ",token=IF(" + f.anew + ",IF(fence=VALUES(fence),VALUES(token),REPLACE(VALUES(token)," +
+		"CONCAT('\"fence\":\"'," + stampAny("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny("fence") + "))),token)"
+	return q + ",expire_at=IF(" + f.won + "," + f.end + ",expire_at)"
 }
 
 // take sends the statement.
@@ -247,18 +260,21 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 	req := a.req
 	ttl := req.TTL.Microseconds()
 	a.id = rand.Uint64()
-	args := make([]any, 0, 28)
+	if req.Place.Epoch > 0 {
+		return s.takeAt(ctx, a)
+	}
+	args := make([]any, 0, 31)
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, a.id, a.floor,
 		req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant)
-	query := a.srv.takePlain
+	query := a.srv.takes.plain
 	if req.Explicit {
-		query = a.srv.takeExplicit
+		query = a.srv.takes.explicit
 		args = append(args, "{"+string(contract.AppendText(nil, req.Token.Lease))+":", ttl)
 	}
 	args = append(args, a.head, a.floor, a.floor, ttl, a.tail, ttl, a.bound, a.budget, s.explained(), a.bound, a.budget)
 	if n := contract.Fences(req); n > 0 {
-		query = a.srv.takeRange
-		args = append(args, n, int64(n)<<rangeBits, n, n)
+		query = a.srv.takes.ranged
+		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
 	return s.write(ctx, a.srv, query, args...)
 }

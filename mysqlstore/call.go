@@ -92,10 +92,18 @@ func (s *Store) enter(in places, ctx, within context.Context) error {
 			return classed(errClosed)
 		}
 	}
+	err := s.begin()
+	if err != nil {
+		<-in
+	}
+	return err
+}
+
+// begin counts what Close has to wait for.
+func (s *Store) begin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		<-in
 		return classed(errClosed)
 	}
 	s.calls.Add(1)

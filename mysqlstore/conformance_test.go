@@ -33,3 +33,34 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
+
+// As a store of a chain, too.
+func TestChainConformance(t *testing.T) {
+	maria, other := rig.MariaDB(t), rig.MariaDB(t, "--version=8.0.36")
+	migrate(t, maria)
+	migrate(t, other)
+	for _, mode := range []struct {
+		name   string
+		srv    *rig.MariaDBServer
+		params string
+		always bool // even a call that is alone goes by the statement for several
+	}{
+		{"plain", maria, "", false},
+		{"together", maria, "", true},
+		{"as MySQL", other, "innodb_lock_wait_timeout=1", false},
+		{"found rows, elsewhere", maria, "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true&charset=latin1&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27", false},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			storetest.RunChain(t, func(t *testing.T) storetest.Harness {
+				return storetest.Harness{NoPush: true, Open: func(t *testing.T) tierlock.Store {
+					s := open(t, mode.srv.DSN(mode.params), calm)
+					if mode.always {
+						s.GatherAlways()
+					}
+					return s
+				}}
+			})
+		})
+	}
+}

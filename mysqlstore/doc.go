@@ -36,6 +36,17 @@
 // [Store.Linger]. A caller that leaves does not cut its statement, and not more
 // than Options.MaxCalls are under way.
 //
+// # Calls at the same time
+//
+// Over MariaDB, acquires that come at the same time go in one statement, and so do
+// releases, up to 32. Nobody waits for others to come: a call that finds fewer than
+// two statements of its kind under way goes at once, by itself. A statement for
+// several does not wait for a row. Where somebody has locked one it does nothing, and
+// is sent again in halves, so that only the call for that row waits, by itself.
+// Explicit holders, releases that keep the lock for a while, and calls for one lock
+// that come at once go by themselves, and so does everything over MySQL, which has no
+// lock wait of none.
+//
 // # Clocks
 //
 // A process that has known the server's clock for a while does not follow a step
@@ -55,6 +66,18 @@
 // One of all processes, chosen by a lock of its own, reports the locks of a
 // process that fell silent, marks them as released once they have expired, and
 // deletes the rows of locks that nobody took for ten minutes.
+//
+// # The arbiter of a chain
+//
+// Where locks are kept by a chain of stores, the tables lock_mode and lock_permit
+// say which one is in force, and for whom: [Store.Arbitrate] makes the steps that
+// degrade.Machine wants made, each by one statement on the primary.
+//
+// # Chains
+//
+// In a chain of stores each call is judged by its [tierlock.Place], in the statement
+// that would change the row: by the row's epoch and by the server that executes it.
+// Without a place nothing is different from a store that is used by itself.
 //
 // # The guard
 //

@@ -23,7 +23,7 @@ import (
 func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResult, done bool, err error) {
 	req := a.req
 	for try := 1; ; try++ {
-		r, err := s.read(ctx, &req.Name)
+		r, err := s.readAt(ctx, &req.Name, req.Place)
 		if err != nil {
 			return res, false, err
 		}
@@ -40,7 +40,7 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 		}
 		end := r.Now + req.TTL.Microseconds()
 		inside[req.Token.Lease] = max(inside[req.Token.Lease], end)
-		server, err := s.rewrite(ctx, a.srv, &req.Name, &r, inside, noSooner, end, a.bound, a.budget)
+		server, err := s.rewrite(ctx, a.srv, &req.Name, &r, inside, noSooner, end, a.bound, a.budget, req.Place)
 		switch {
 		case err != nil:
 			return res, false, err
@@ -56,17 +56,19 @@ func (s *Store) join(ctx context.Context, a *attempt) (res tierlock.AcquireResul
 			return tierlock.AcquireResult{Granted: true, Token: stored}, true, nil
 		}
 		t := contract.WithFence(req.Token, stored.Fence)
-		return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, true, nil
+		t = contract.Stamped(t, req.TTL, server)
+		t.Epoch = max(t.Epoch, stored.Epoch, uint64(req.Place.Epoch)) // the fence is the hold's
+		return tierlock.AcquireResult{Granted: true, Reentered: true, Token: t}, true, nil
 	}
 }
 
 // change changes the entries of an explicit hold that a lease belongs to, or
 // says why there is nothing to change. edit changes them and gives the end of the
 // row.
-func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease string,
+func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease string, p tierlock.Place,
 	edit func(r *row, inside entries) (which string, end int64)) (tierlock.Ownership, error) {
 	for try := 1; ; try++ {
-		r, err := s.read(ctx, n)
+		r, err := s.readAt(ctx, n, p)
 		if err != nil {
 			return 0, err
 		}
@@ -76,7 +78,7 @@ func (s *Store) change(ctx context.Context, srv *server, n *tierlock.Name, lease
 		}
 		inside := r.entries()
 		which, end := edit(&r, inside)
-		server, err := s.rewrite(ctx, srv, n, &r, inside, which, end, math.MaxInt64, math.MaxInt64)
+		server, err := s.rewrite(ctx, srv, n, &r, inside, which, end, math.MaxInt64, math.MaxInt64, p)
 		if err != nil {
 			return 0, err
 		}
@@ -99,11 +101,25 @@ const (
 // read from the server, if its row is still as it was read, and it is not later
 // than bound, and it has gone on for budget at most. It returns a time of the
 // server's, or 0 where nothing was changed.
-func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound, budget int64) (int64, error) {
-	return s.write(ctx, srv, "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID("+now+")>0,epoch,0),"+
-		"expire_at="+which+"(expire_at,"+given+") WHERE "+
-		named+" AND attempt=? AND entries=? AND "+live+" AND "+srv.sound+" AND "+notLater,
-		inside.text(), end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), s.explained(), bound, budget)
+//
+// Where there is a place, its epoch becomes the row's if it is larger, and an
+// exclusive one has to be the row's and the server's.
+func (s *Store) rewrite(ctx context.Context, srv *server, n *tierlock.Name, r *row, inside entries, which string, end, bound, budget int64, p tierlock.Place) (int64, error) {
+	q := "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID(" + now + ")>0,epoch,0),"
+	args := make([]any, 0, 14)
+	args = append(args, inside.text())
+	if p.Epoch > 0 {
+		q = "UPDATE lock_record SET entries=?,epoch=IF(LAST_INSERT_ID(" + now + ")>0,GREATEST(epoch,?),0),"
+		args = append(args, p.Epoch)
+	}
+	q += "expire_at=" + which + "(expire_at," + given + ") WHERE " +
+		named + " AND attempt=? AND entries=? AND " + live + " AND " + srv.sound + " AND " + notLater
+	args = append(args, end, n.Namespace, n.Resource, n.Key, r.Attempt, string(r.Entries), s.explained(), bound, budget)
+	if p.Epoch > 0 {
+		q += " AND ? IN (0," + rowEpoch + ") AND " + on
+		args = append(args, strict(p).Epoch, data(p))
+	}
+	return s.write(ctx, srv, q, args...)
 }
 
 // crowdedPause is as long as a few changes by others take, and at random so that

@@ -23,7 +23,7 @@ func misfit(format string, args ...any) error {
 // classed joins err with the class that callers branch on. What already has a
 // class keeps it.
 func classed(err error) error {
-	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch} {
 		if errors.Is(err, class) {
 			return err
 		}
@@ -74,7 +74,7 @@ func misconfigured(err error) (hint string, ok bool) {
 	case 1044, 1045, 1698, 1130, 1251, 1820, 1862, 4151, 3118: // access denied, host, plugin, password expired, account locked
 		return "", true
 	case 1142, 1143, 1227, 1370: // table, column, global privilege
-		return "the user needs SELECT, INSERT, UPDATE and DELETE on lock_record and lock_member", true
+		return "the user needs SELECT, INSERT, UPDATE and DELETE on lock_record, lock_member and lock_permit, and all but DELETE on lock_mode", true
 	case 1046, 1049: // no database selected, unknown database
 		return "", true
 	case 1665: // binary log in statement format under READ COMMITTED
@@ -110,7 +110,7 @@ func locked(err error) bool {
 // cut tells the failures after which the next connection may lead to another
 // server: all that a server did not send, and that is not a refusal of our own.
 func cut(err error) bool {
-	for _, own := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+	for _, own := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch} {
 		if errors.Is(err, own) {
 			return false
 		}

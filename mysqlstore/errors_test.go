@@ -14,7 +14,9 @@ import (
 
 // grants are the rights that the documentation asks for.
 const grants = "GRANT SELECT, INSERT, UPDATE, DELETE ON tierlock.lock_record TO app@'127.0.0.1';" +
-	"GRANT SELECT, INSERT, UPDATE, DELETE ON tierlock.lock_member TO app@'127.0.0.1'"
+	"GRANT SELECT, INSERT, UPDATE, DELETE ON tierlock.lock_member TO app@'127.0.0.1';" +
+	"GRANT SELECT, INSERT, UPDATE ON tierlock.lock_mode TO app@'127.0.0.1';" +
+	"GRANT SELECT, INSERT, UPDATE, DELETE ON tierlock.lock_permit TO app@'127.0.0.1'"
 
 // appDSN is the DSN of a user with these rights and no more.
 func appDSN(dsn string) string { return strings.Replace(dsn, "root@", "app:secret@", 1) }

@@ -21,46 +21,44 @@ import (
 const rangeBits = 52
 
 // rangeStatement is takeStatement for a request with further fences, of which it
-// has four parameters more: n, n<<rangeBits, n, n. The last fence is the one that a
+// has five parameters more: n, n<<rangeBits, n, n, n. The last fence is the one that a
 // grant without a range would have, the first is n less, or the next after the
 // row's where that is larger. A row that is new gives no range: where the table was
 // lost, anything up to a second ahead of the clock may have been given out.
 //
 // The token and the answer come before the fence, since they go by the former one.
-func rangeStatement(session string) string {
-	const (
-		won   = "attempt=VALUES(attempt)"
-		anew  = won + " AND expire_at<=UTC_TIMESTAMP(6)"
-		first = "IF(fence<VALUES(fence),GREATEST(fence+1,VALUES(fence)-?),fence+1)"
-	)
-	stamp := func(fence string) string {
-		return fmt.Sprintf(`CONCAT('"fence":"',%s,'","epoch":%d,"seq":',%s-%d)`, fence, contract.Epoch, fence, base)
-	}
-	insert, update, _ := strings.Cut(takeStatement("NULL", session), " ON DUPLICATE KEY UPDATE ")
+func rangeStatement(session string, f form) string {
+	first := "IF(fence<" + f.least + ",GREATEST(fence+1," + f.least + "-?),fence+1)"
+	insert, update, _ := strings.Cut(takeStatement("NULL", session, f), " ON DUPLICATE KEY UPDATE ")
 	decision, _, _ := strings.Cut(update, ",fence=")
 	q := insert + " ON DUPLICATE KEY UPDATE " + decision +
-		",epoch=IF(" + won + ",IF(LAST_INSERT_ID(IF(expire_at<=UTC_TIMESTAMP(6) AND fence<VALUES(fence)-?," + now + "+?,1))>0,VALUES(epoch),0)," +
+		",epoch=IF(" + f.won + ",IF(LAST_INSERT_ID(IF(" + f.fresh + " AND fence<VALUES(fence)-?" + f.same + "," + now + "+?,1))>0," + f.granted + ",0)," +
 		"IF(LAST_INSERT_ID(0)=0,epoch,0))" +
-		",token=IF(" + anew + ",REPLACE(VALUES(token)," + stamp("VALUES(fence)") + "," + stamp(first) + "),token)" +
-		",fence=IF(" + anew + ",GREATEST(fence+1,VALUES(fence)),fence)"
+		",token=IF(" + f.anew + ",REPLACE(VALUES(token),CONCAT('\"fence\":\"'," + stampAny("VALUES(fence)") + "),CONCAT('\"fence\":\"'," + stampAny(first) + ")),token)" +
+		",fence=IF(" + f.anew + ",GREATEST(fence+1," + f.least + "),fence)"
 	for _, column := range [...]string{"lease_id", "holder_id", "reentrant", "entries", "create_time"} {
-		q += fmt.Sprintf(",%s=IF("+anew+",VALUES(%[1]s),%[1]s)", column)
+		q += fmt.Sprintf(",%s=IF("+f.anew+",VALUES(%[1]s),%[1]s)", column)
 	}
-	return q + ",expire_at=IF(" + won + ",GREATEST(expire_at,VALUES(expire_at)),expire_at)"
+	return q + ",expire_at=IF(" + f.won + "," + f.end + ",expire_at)"
 }
 
 // further is how many fences were reserved with a lease whose row and token were
-// read.
+// read: none with one that was adopted, over a row with a larger fence perhaps.
 func (a *attempt) further(r *row, t tierlock.Token) int {
-	if r.Fence <= t.Fence {
+	if adopted := t.Tier != tierlock.MySQL || t.Epoch != t.Fence>>contract.SeqBits; adopted || r.Fence <= t.Fence {
 		return 0
 	}
 	return int(min(r.Fence-t.Fence, uint64(contract.Fences(a.req))))
 }
 
-// keptFence is the fence of the kept token, 0 of what is none: a text with that
-// before it stands nowhere else in the JSON, where other quotes are escaped.
-const keptFence = `CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(token,'"fence":"',-1),'"',1) AS UNSIGNED)`
+const (
+	// keptText is where the fence begins in a token's JSON: a text that stands
+	// nowhere else in it, where other quotes are escaped.
+	keptText = `'"fence":"'`
+	// keptFence is the fence of the kept token, and of what is none the column's,
+	// which may be larger. What is no number is an error in a session that is strict.
+	keptFence = "IF(LOCATE(" + keptText + ",token)>0,CAST(CONCAT('0',SUBSTRING_INDEX(SUBSTRING(token,LOCATE(" + keptText + ",token)+9),'\"',1)) AS UNSIGNED),fence)"
+)
 
 // updateToken answers with a number for a row of the lease, so that it is told
 // whether there was one: 1 where its token stays, 2 where it was replaced.

@@ -10,12 +10,15 @@ import (
 )
 
 // Release implements [tierlock.Store]. The row stays, free, and keeps its
-// fence; the clean-up takes it away later.
+// fence; the clean-up takes it away later. Where some of several that go in one
+// statement were not held any more, and others have taken by now what was released,
+// it may be unavailable though the lease is gone: a repetition tells.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
-	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease), checkPlace(req.Place)); err != nil {
 		return 0, invalid("release", req.Name, err)
 	}
+	req.Place = strict(req.Place)
 	// No lease is longer, so a longer time to keep it would shorten none either.
 	// Rounded up to what the column holds.
 	req.Keep = (min(req.Keep, contract.MaxTTL) + time.Microsecond - 1).Truncate(time.Microsecond)
@@ -23,12 +26,18 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
-	state, err := call(s, s.places, ctx, until, func(ctx context.Context) (tierlock.Ownership, error) {
+	alone := func(ctx context.Context) (tierlock.Ownership, error) {
 		if req.Explicit {
 			return s.giveUp(ctx, srv, &req)
 		}
 		return s.release(ctx, srv, &req)
-	})
+	}
+	var state tierlock.Ownership
+	if req.Explicit || req.Keep > 0 || req.Place.Epoch > 0 || srv.nowait == "" {
+		state, err = call(s, s.places, ctx, until, alone)
+	} else {
+		state, err = s.releases.call(ctx, until, req.Name, &req, alone)
+	}
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
@@ -45,12 +54,16 @@ const (
 )
 
 func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	query, args := releaseNow, make([]any, 0, 6)
+	query, args := releaseNow, make([]any, 0, 8)
 	if req.Keep > 0 {
 		query, args = releaseLater, append(args, req.Keep.Microseconds())
 	}
 	args = append(args, req.Name.Namespace, req.Name.Resource, req.Name.Key, req.Lease, s.explained())
 	query += " AND " + srv.sound
+	if req.Place.Epoch > 0 {
+		query += " AND " + rowEpoch + "=? AND " + on
+		args = append(args, req.Place.Epoch, req.Place.Incarnation)
+	}
 	for try := 1; ; try++ {
 		number, err := s.write(ctx, srv, query, args...)
 		if err != nil {
@@ -59,7 +72,7 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 		if number != 0 {
 			return tierlock.LeaseOwned, nil
 		}
-		r, err := s.read(ctx, &req.Name)
+		r, err := s.readAt(ctx, &req.Name, req.Place)
 		if err != nil {
 			return 0, err
 		}
@@ -76,7 +89,7 @@ func (s *Store) release(ctx context.Context, srv *server, req *tierlock.ReleaseR
 
 // giveUp takes a lease out of an explicit hold, which ends with its last.
 func (s *Store) giveUp(ctx context.Context, srv *server, req *tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
+	return s.change(ctx, srv, &req.Name, req.Lease, req.Place, func(r *row, inside entries) (string, int64) {
 		delete(inside, req.Lease)
 		// What the others still need, and what is to be kept, but no more than
 		// there is.

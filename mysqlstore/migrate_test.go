@@ -54,8 +54,8 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("%d statements of DDL by a store in use", n)
 	}
 
-	// The two statements of Schema, run by somebody else, are the same tables.
-	execute(t, db, "DROP TABLE lock_record, lock_member; "+mysqlstore.Schema()+mysqlstore.Schema())
+	// The statements of Schema, run by somebody else, are the same tables.
+	execute(t, db, "DROP TABLE lock_record, lock_member, lock_mode, lock_permit; "+mysqlstore.Schema()+mysqlstore.Schema())
 	if err := open(t, appDSN(srv.DSN("")), calm).Migrate(t.Context()); err != nil {
 		t.Errorf("migrate after Schema: %v", err)
 	}
@@ -121,6 +121,9 @@ func TestMigrateNamesWhatIsWrong(t *testing.T) {
 		t.Errorf("with harmless additions: %v", err)
 	}
 	mustAcquire(t, s, ask("k", newLease(), patience))
+	execute(t, db, "ALTER TABLE lock_mode MODIFY server VARBINARY(64) NOT NULL; ALTER TABLE lock_permit DROP COLUMN digest")
+	wantClass(t, "migrate", s.Migrate(t.Context()), tierlock.ErrMisconfigured,
+		"table lock_mode: column server is varbinary(64), wanted varbinary(512)", "table lock_permit: column digest is missing")
 	execute(t, db, "ALTER TABLE lock_member DROP COLUMN beat; ALTER TABLE lock_record DROP COLUMN token, ENGINE=MyISAM")
 	wantClass(t, "migrate", s.Migrate(t.Context()), tierlock.ErrMisconfigured,
 		"table lock_member: column beat is missing", "table lock_record: engine is MyISAM", "column token is missing")

@@ -26,13 +26,20 @@ const longest = 2 * time.Second
 // of a call.
 const slack = 10 * time.Millisecond
 
-// batch is renewals that go into one statement: of one resource, with one TTL,
-// in the order of the primary key, as all batches lock their rows.
+// batch is renewals that go into one statement: of one resource, with one TTL and
+// place, in the order of the primary key, as all batches lock their rows.
 type batch struct {
 	namespace, resource string
 	ttl                 time.Duration
-	index               []int // of the requests
+	place               tierlock.Place // as by strict
+	index               []int          // of the requests
 }
+
+// refused is the state of a lease that another mode of the chain keeps from being
+// renewed.
+const refused tierlock.Ownership = 255
+
+var errRefused = fmt.Errorf("%w: not renewed", tierlock.ErrEpoch)
 
 // Renew implements [tierlock.Store]. One statement renews up to 250 leases of a
 // resource, and a second is needed only where not all of them were renewed.
@@ -42,7 +49,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	results := make([]tierlock.RenewResult, len(reqs))
 	var todo []int
 	for i, req := range reqs {
-		if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Lease)); err != nil {
+		if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), checkLease(req.Lease), checkPlace(req.Place)); err != nil {
 			results[i].Err = invalid("renew", req.Name, err)
 			continue
 		}
@@ -59,7 +66,10 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 		return results
 	}
 	var batches sync.WaitGroup
-	reqs = slices.Clone(reqs)       // a statement may be under way when the caller is not
+	reqs = slices.Clone(reqs) // a statement may be under way when the caller is not
+	for i := range reqs {
+		reqs[i].Place = strict(reqs[i].Place)
+	}
 	limit := make(chan struct{}, 4) // of the places: the rest is for others
 	for _, b := range batched(reqs, todo) {
 		limit <- struct{}{}
@@ -76,10 +86,13 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 				err = errUnrenewed // what was not
 			}
 			for n, i := range b.index {
-				if n < len(states) && states[n] != 0 {
-					results[i].State = states[n]
-				} else {
+				switch {
+				case n >= len(states) || states[n] == 0:
 					results[i].Err = failed("renew", reqs[i].Name, err)
+				case states[n] == refused:
+					results[i].Err = failed("renew", reqs[i].Name, errRefused)
+				default:
+					results[i].State = states[n]
 				}
 			}
 		})
@@ -94,18 +107,19 @@ func batched(reqs []tierlock.RenewRequest, todo []int) []batch {
 	slices.SortStableFunc(todo, func(i, j int) int {
 		a, b := &reqs[i], &reqs[j]
 		return cmp.Or(cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Resource, b.Name.Resource),
-			cmp.Compare(a.TTL, b.TTL), cmp.Compare(a.Name.Key, b.Name.Key))
+			cmp.Compare(a.TTL, b.TTL), cmp.Compare(a.Place.Epoch, b.Place.Epoch), cmp.Compare(a.Place.Incarnation, b.Place.Incarnation),
+			cmp.Compare(a.Name.Key, b.Name.Key))
 	})
 	var all []batch
 	var last *batch
 	for _, i := range todo {
 		r := &reqs[i]
 		if last != nil && !r.Explicit && last.namespace == r.Name.Namespace && last.resource == r.Name.Resource &&
-			last.ttl == r.TTL && len(last.index) < maxBatch && reqs[last.index[len(last.index)-1]].Name.Key != r.Name.Key {
+			last.ttl == r.TTL && last.place == r.Place && len(last.index) < maxBatch && reqs[last.index[len(last.index)-1]].Name.Key != r.Name.Key {
 			last.index = append(last.index, i)
 			continue
 		}
-		all = append(all, batch{r.Name.Namespace, r.Name.Resource, r.TTL, []int{i}})
+		all = append(all, batch{r.Name.Namespace, r.Name.Resource, r.TTL, r.Place, []int{i}})
 		last = nil
 		if !r.Explicit {
 			last = &all[len(all)-1]
@@ -167,7 +181,7 @@ func (s *Store) renew(ctx context.Context, srv *server, reqs []tierlock.RenewReq
 				}
 			}
 			if !whole { // what is locked, or is not there at all
-				some, err := s.states(ctx, reqs, left, time.Now())
+				some, err := s.states(ctx, reqs, left, time.Now(), false)
 				if err != nil {
 					return err
 				}
@@ -245,6 +259,7 @@ func (s *Store) update(ctx context.Context, srv *server, prefix string, reqs []t
 	q.add(after, " AND ", passed, " BETWEEN 0 AND ")
 	q.int(longest.Microseconds()) // see notLater: UTC_TIMESTAMP may be as late as that
 	q.add(" AND ", srv.sound)
+	q.place(b.place)
 	var changed int64
 	began := time.Now()
 	if err := again(ctx, func() error {
@@ -257,7 +272,7 @@ func (s *Store) update(ctx context.Context, srv *server, prefix string, reqs []t
 		return nil, err
 	}
 	if changed != int64(len(b.index)) {
-		return s.states(ctx, reqs, b, began)
+		return s.states(ctx, reqs, b, began, changed > 0)
 	}
 	states := make([]tierlock.Ownership, len(b.index))
 	for n := range states {
@@ -266,14 +281,55 @@ func (s *Store) update(ctx context.Context, srv *server, prefix string, reqs []t
 	return states, nil
 }
 
-// states reads what the leases of a batch are, 0 where one is there, but was not
-// renewed since began.
-func (s *Store) states(ctx context.Context, reqs []tierlock.RenewRequest, b batch, began time.Time) ([]tierlock.Ownership, error) {
-	var found []struct {
-		Key string `db:"business_id"`
-		row
+// place adds the condition that rows and server are those of a place.
+func (q *statement) place(p tierlock.Place) {
+	if p.Epoch == 0 {
+		return
 	}
-	q := append(statement{}, "SELECT business_id, "+columns[len("SELECT "):]...)
+	q.add(" AND ", rowEpoch, "=")
+	q.uint(uint64(p.Epoch))
+	q.server(p)
+}
+
+// server adds the condition that the server is that of a place.
+func (q *statement) server(p tierlock.Place) {
+	if on := data(p); on != "" {
+		q.add(" AND ", identity, "=")
+		q.text(on)
+	}
+}
+
+// keyed is a row of several.
+type keyed struct {
+	Key string `db:"business_id"`
+	row
+}
+
+// away tells whether the server that was read from is another than the one that a
+// batch is meant for. Where no row says it is asked.
+func (s *Store) away(ctx context.Context, reqs []tierlock.RenewRequest, b batch, found []keyed) (bool, error) {
+	if b.place.Incarnation == "" {
+		return false, nil
+	}
+	if len(found) > 0 {
+		return found[0].Server != b.place.Incarnation, nil
+	}
+	_, err := s.readAt(ctx, &reqs[b.index[0]].Name, b.place)
+	if errors.Is(err, tierlock.ErrEpoch) {
+		return true, nil
+	}
+	return false, err
+}
+
+// states reads what the leases of a batch are, 0 where one is there, but was not
+// renewed since began. written says that some were.
+func (s *Store) states(ctx context.Context, reqs []tierlock.RenewRequest, b batch, began time.Time, written bool) ([]tierlock.Ownership, error) {
+	var found []keyed
+	q := append(statement{}, "SELECT business_id, "...)
+	if b.place.Epoch > 0 {
+		q.add(rowEpoch, " AS epoch, ", identity, " AS server, ")
+	}
+	q.add(columns[len("SELECT "):])
 	q.keys(reqs, b)
 	q.add(" LIMIT ") // the session's own may be less
 	q.int(maxBatch)
@@ -284,11 +340,26 @@ func (s *Store) states(ctx context.Context, reqs []tierlock.RenewRequest, b batc
 	for i := range found {
 		rows[found[i].Key] = &found[i].row
 	}
+	if away, err := s.away(ctx, reqs, b, found); err != nil {
+		return nil, err
+	} else if away && written {
+		return nil, fmt.Errorf("%w: renewed, and read from another server", tierlock.ErrUnavailable)
+	} else if away {
+		return slices.Repeat([]tierlock.Ownership{refused}, len(b.index)), nil
+	}
 	states := make([]tierlock.Ownership, len(b.index))
 	for n, i := range b.index {
 		states[n] = tierlock.LeaseGone
 		if r := rows[reqs[i].Name.Key]; r != nil {
 			r.At = min(r.Now, s.explained())
+			if b.place.Epoch > 0 {
+				seen, err := r.at(b.place)
+				if err != nil {
+					states[n] = refused
+					continue
+				}
+				r = &seen
+			}
 			states[n], _ = r.state(reqs[i].Lease, false)
 			// A lease that is ours but was not made to last longer: its row is
 			// locked, or the statement met somebody's transaction, or a clock that
@@ -303,7 +374,7 @@ func (s *Store) states(ctx context.Context, reqs []tierlock.RenewRequest, b batc
 
 // prolong renews a lease of an explicit hold.
 func (s *Store) prolong(ctx context.Context, srv *server, req *tierlock.RenewRequest) (tierlock.Ownership, error) {
-	return s.change(ctx, srv, &req.Name, req.Lease, func(r *row, inside entries) (string, int64) {
+	return s.change(ctx, srv, &req.Name, req.Lease, req.Place, func(r *row, inside entries) (string, int64) {
 		end := r.Now + req.TTL.Microseconds()
 		inside[req.Lease] = max(inside[req.Lease], end)
 		return noSooner, end

@@ -24,6 +24,9 @@ type row struct {
 	Now      int64  `db:"now"`
 	// At is what leases are judged by: now, or what is explained of it.
 	At int64 `db:"-"`
+	// Epoch and Server are of a row that was read for a place.
+	Epoch  uint16 `db:"epoch"`
+	Server string `db:"server"`
 }
 
 const columns = "SELECT lease_id, holder_id, attempt, entries, token, fence, " +

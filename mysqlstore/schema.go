@@ -48,9 +48,20 @@ const memberTable = `CREATE TABLE IF NOT EXISTS lock_member (
   PRIMARY KEY (namespace, member)
 ) ENGINE=InnoDB`
 
-// Schema is the DDL of the tables, as two statements, for whoever has the right
+// tables are all of them.
+var tables = [...]struct{ name, ddl string }{
+	{"lock_record", lockTable}, {"lock_member", memberTable}, {"lock_mode", modeTable}, {"lock_permit", permitTable},
+}
+
+// Schema is the DDL of the tables, as four statements, for whoever has the right
 // to run it. They change nothing where the tables exist.
-func Schema() string { return lockTable + ";\n\n" + memberTable + ";\n" }
+func Schema() string {
+	all := make([]string, 0, len(tables))
+	for _, t := range tables {
+		all = append(all, t.ddl+";\n")
+	}
+	return strings.Join(all, "\n")
+}
 
 // wanted is what the code relies on: type of each column, and the indexes.
 var wanted = map[string]struct {
@@ -74,6 +85,23 @@ var wanted = map[string]struct {
 		},
 		indexes: map[string]string{"PRIMARY": "namespace,member"},
 	},
+	"lock_mode": {
+		columns: [][2]string{
+			{"namespace", "varbinary(32)"}, {"epoch", "smallint unsigned"}, {"phase", "varbinary(8)"}, {"tier", "varbinary(8)"},
+			{"incarnation", "varbinary(4096)"}, {"server", "varbinary(512)"}, {"term", "bigint unsigned"},
+			{"drift", "smallint unsigned"}, {"reason", "varbinary(512)"}, {"changed_at", "datetime(6)"},
+		},
+		indexes: map[string]string{"PRIMARY": "namespace"},
+	},
+	"lock_permit": {
+		columns: [][2]string{
+			{"namespace", "varbinary(32)"}, {"member", "varbinary(64)"}, {"epoch", "smallint unsigned"},
+			{"acked_epoch", "smallint unsigned"}, {"beat", "bigint unsigned"}, {"redis_down", "tinyint"}, {"redis_up", "tinyint"},
+			{"incarnation", "varbinary(4096)"}, {"digest", "varbinary(128)"}, {"app", "varbinary(64)"},
+			{"host", "varbinary(255)"}, {"pid", "bigint"}, {"seen_at", "datetime(6)"},
+		},
+		indexes: map[string]string{"PRIMARY": "namespace,member"},
+	},
 }
 
 // Migrate creates the tables where they are missing, which takes the right to
@@ -90,7 +118,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var problems []string
-	for _, table := range [...]struct{ name, ddl string }{{"lock_record", lockTable}, {"lock_member", memberTable}} {
+	for _, table := range tables {
 		// Where the table exists, the right to create one is not needed.
 		found, err := s.problems(ctx, table.name)
 		if err == nil && found == nil {

@@ -28,8 +28,14 @@ type server struct {
 	// transaction, or with autocommit off, and what is granted then is gone when
 	// it is rolled back. (MySQL does not tell that there is a transaction.)
 	sound string
-	// The statements that take a lock.
-	takePlain, takeRange, takeExplicit string
+	// tells is whether it is part of sound that there is no transaction.
+	tells bool
+	// isolation is the variable that says what the session sees of others.
+	isolation string
+	// The statements that take a lock, and those for a place in a chain.
+	takes, shared, placed takes
+	// Those for calls that go together, where there is nowait.
+	takeTogether, takeTogetherAt, releaseTogether [len(sizes)]string
 	// asked is when all that was found out, and era of which connections.
 	asked time.Time
 	era   uint64
@@ -101,9 +107,11 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		// Two keys would become one, or one two.
 		return nil, misfit("the server would convert names from character set %s to %s: remove character_set_connection and collation_connection from the DSN or from init_connect", row.Client, row.Connection)
 	}
-	if err := s.askBinlog(ctx); err != nil {
+	isolation, err := s.askVariables(ctx)
+	if err != nil {
 		return nil, err
 	}
+	srv.isolation = isolation
 	if row.Passed < 0 || row.Passed > time.Minute.Microseconds() {
 		return nil, misfit("the time of a session of the pool differs from the server's: somebody has set the variable timestamp")
 	}
@@ -121,36 +129,45 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 	if maria {
 		srv.nowait = "SET STATEMENT innodb_lock_wait_timeout=0 FOR "
 		srv.sound += " AND @@in_transaction=0"
+		srv.tells = true
 	}
-	srv.takePlain = takeStatement("NULL", srv.sound)
-	srv.takeRange = rangeStatement(srv.sound)
-	srv.takeExplicit = takeStatement("CONCAT(?,"+now+"+?,'}')", srv.sound)
+	srv.takes, srv.shared, srv.placed = newTakes(srv.sound, unplaced), newTakes(srv.sound, shared), newTakes(srv.sound, placed)
+	if srv.nowait != "" {
+		for i, rows := range sizes {
+			srv.takeTogether[i] = srv.nowait + takeTogether(rows, srv.sound, unplaced, takeColumns, takeParameters)
+			srv.takeTogetherAt[i] = srv.nowait + takeTogether(rows, srv.sound, placed, placedTakeColumns, placedTakeParameters)
+			srv.releaseTogether[i] = srv.nowait + releaseTogether(rows, srv.sound)
+		}
+	}
 	s.learn(began, row.Now, era)
 	s.raise(row.Floor)
 	s.server.Store(srv)
 	return srv, nil
 }
 
-// askBinlog refuses a binary log of statements: a replica would execute them at
+// askVariables refuses a binary log of statements: a replica would execute them at
 // its own time, later, and so leave out what the server has granted. With row
 // format it gets the rows. The variables are not read by name, since a version
-// may have none.
-func (s *Store) askBinlog(ctx context.Context) error {
+// may have none; the one for the isolation has had two.
+func (s *Store) askVariables(ctx context.Context) (isolation string, err error) {
 	var all []struct {
 		Name  string `db:"Variable_name"`
 		Value string `db:"Value"`
 	}
-	if err := s.db.SelectContext(ctx, &all, "SHOW VARIABLES WHERE Variable_name IN ('log_bin','sql_log_bin','binlog_format')"); err != nil {
-		return err
+	if err := s.db.SelectContext(ctx, &all, "SHOW VARIABLES WHERE Variable_name IN ('log_bin','sql_log_bin','binlog_format','transaction_isolation')"); err != nil {
+		return "", err
 	}
 	is := make(map[string]string)
 	for _, v := range all {
 		is[strings.ToLower(v.Name)] = v.Value
 	}
 	if is["log_bin"] == "ON" && is["sql_log_bin"] == "ON" && is["binlog_format"] == "STATEMENT" {
-		return misfit("binlog_format is STATEMENT, and a replica would not get the locks as they are: set it to ROW or MIXED")
+		return "", misfit("binlog_format is STATEMENT, and a replica would not get the locks as they are: set it to ROW or MIXED")
 	}
-	return nil
+	if _, ok := is["transaction_isolation"]; ok {
+		return "@@transaction_isolation", nil
+	}
+	return "@@tx_isolation", nil
 }
 
 // older compares a version such as "10.11.6-MariaDB-log" with a number. A

@@ -64,6 +64,11 @@ func (q *statement) text(s string) {
 		q.add("'", s, "'")
 		return
 	}
+	q.binary(s)
+}
+
+// binary adds a literal in hexadecimal, which has no character set.
+func (q *statement) binary(s string) {
 	q.add("x'")
 	*q = hex.AppendEncode(*q, []byte(s))
 	q.add("'")

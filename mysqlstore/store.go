@@ -28,8 +28,15 @@ type Options struct {
 	// 32; the least is 2, and the most is what the pool may open when New is
 	// called (SetMaxOpenConns), since what waits for a connection waits for all.
 	// A call's wait for its turn counts against CallTimeout: over a way of 30 ms,
-	// 500 calls at once take more than 600 ms with 32.
+	// 500 calls at once take more than 600 ms with 32. Where the store is the
+	// arbiter of a chain, one to four of them are for that.
 	MaxCalls int
+	// Durable says, and nothing can check it, that there is one primary at a time
+	// and that a commit it has acknowledged survives its failover: semi-synchronous
+	// replication that never falls back, Group Replication, or a disk that moves
+	// along; with sync_binlog=1 and innodb_flush_log_at_trx_commit=1. Only then are
+	// holds of Exclusive resources worth tierlock.Exclusive.
+	Durable bool
 	// Logger hears of settings of the server that weaken the store, of
 	// processes that ended without giving up their locks, and of a clean-up
 	// that fails. Nil means slog.Default().
@@ -60,7 +67,8 @@ type Store struct {
 	timeout time.Duration
 	log     *slog.Logger
 	made    time.Time // where local time begins
-	wrong   error     // what is wrong with how the store was made
+	durable bool
+	wrong   error // what is wrong with how the store was made
 
 	clock contract.Clock
 	era   atomic.Uint64 // of connections, see contract.Clock
@@ -72,11 +80,17 @@ type Store struct {
 	server atomic.Pointer[server]
 	stmts  sync.Map // prepared, by text; and those that were prepared twice, by address
 
+	takes    gather[*attempt, tierlock.AcquireResult]
+	releases gather[*tierlock.ReleaseRequest, tierlock.Ownership]
+	rows     rows // of both
+
 	pace    pace
 	members sync.WaitGroup // registered processes
 
 	places   places        // of all calls but renewals
 	renewals places        // of renewals: they wait for no others
+	arbiter  places        // of Arbitrate, nil where there are too few
+	reserve  sync.Once     // takes those from places
 	quit     chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards closed, and calls against Close
@@ -86,6 +100,7 @@ type Store struct {
 
 var (
 	_ tierlock.Store     = (*Store)(nil)
+	_ tierlock.Chained   = (*Store)(nil)
 	_ tierlock.Updater   = (*Store)(nil)
 	_ tierlock.Lingering = (*Store)(nil)
 	_ tierlock.Registrar = (*Store)(nil)
@@ -103,9 +118,11 @@ var (
 // A nil pool or bad options make every call return an error that says so.
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
-		db: db, timeout: opt.CallTimeout, log: opt.Logger, made: time.Now(),
+		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
 		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
 	}
+	s.takes.s, s.takes.send = s, s.takeAll
+	s.releases.s, s.releases.send = s, s.releaseAll
 	if db == nil || db.DB == nil {
 		s.wrong = errors.Join(s.wrong, errors.New("the pool is nil"))
 	}
@@ -128,6 +145,9 @@ func New(db *sqlx.DB, opt Options) *Store {
 	}
 	own := max(1, opt.MaxCalls/4)
 	s.renewals, s.places = make(places, own), make(places, max(1, opt.MaxCalls-own))
+	if n := cap(s.places); n > 1 {
+		s.arbiter = make(places, max(1, min(4, n/6)))
+	}
 	return s
 }
 
@@ -166,8 +186,13 @@ func (s *Store) Close() {
 // Tier is tierlock.MySQL.
 func (s *Store) Tier() tierlock.Tier { return tierlock.MySQL }
 
-// Guarantee is tierlock.FencedOnly.
-func (s *Store) Guarantee() tierlock.Guarantee { return tierlock.FencedOnly }
+// Guarantee is tierlock.Exclusive with Options.Durable, else tierlock.FencedOnly.
+func (s *Store) Guarantee() tierlock.Guarantee {
+	if s.durable {
+		return tierlock.Exclusive
+	}
+	return tierlock.FencedOnly
+}
 
 // Linger is how long after a call was given up the server may still execute it:
 // as long as a statement may wait for a row that another transaction holds.

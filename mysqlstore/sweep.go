@@ -27,13 +27,17 @@ type oldRow struct {
 
 // sweeping is how far a sweep has come; the zero value has not begun.
 type sweeping struct {
-	below uint64 // the fences that may go
+	below uint64 // what the fences that may go are below, within their epoch
 	from  uint64 // the fences that have been looked at are below it
 }
 
+// limit is the fence below which rows of the epoch that the sweep has come to may go.
+func (at sweeping) limit() uint64 { return at.from&^seqMask | at.below }
+
 // sweep deletes the rows that are no longer needed: those that were taken, and
 // whose lease has ended, longer ago than they are kept, so that the server's
-// clock has long passed their fence. They are found through the index on the
+// clock has long passed their fence. Fences are times within their epoch, so it goes
+// from epoch to epoch. They are found through the index on the
 // fence, without a lock, and deleted by the primary key with the condition
 // repeated. Rows that somebody's transaction has locked are for the next sweep. It
 // returns how many went. more is asked between batches; where it ends the sweep, at
@@ -57,7 +61,7 @@ func (s *Store) sweep(ctx context.Context, at *sweeping, more func(context.Conte
 			q.add("SELECT namespace,resource_id,business_id,fence FROM lock_record FORCE INDEX (taken) WHERE fence>=")
 			q.uint(at.from)
 			q.add(" AND ")
-			s.mayGo(&q, at.below)
+			s.mayGo(&q, at.limit())
 			q.add(" ORDER BY fence LIMIT ")
 			q.int(sweepBatch)
 			return rows, s.db.SelectContext(ctx, &rows, q.String())
@@ -66,9 +70,18 @@ func (s *Store) sweep(ctx context.Context, at *sweeping, more func(context.Conte
 			return deleted, err
 		}
 		if len(rows) == 0 {
-			*at = sweeping{}
-			return deleted, nil
+			next, err := s.nextEpoch(ctx, limit, at.from)
+			if err != nil {
+				return deleted, err
+			}
+			if next == 0 {
+				*at = sweeping{}
+				return deleted, nil
+			}
+			at.from = next
+			continue
 		}
+		below := at.limit()
 		next := rows[len(rows)-1].Fence
 		if len(rows) < sweepBatch || next == at.from {
 			next++ // all of that fence have been seen, or as many as fit
@@ -83,7 +96,7 @@ func (s *Store) sweep(ctx context.Context, at *sweeping, more func(context.Conte
 				n++
 			}
 			gone, err := background(s, ctx, limit, func(ctx context.Context, srv *server) (int64, error) {
-				return s.deleteRows(ctx, srv, rows[:n], at.below)
+				return s.deleteRows(ctx, srv, rows[:n], below)
 			})
 			deleted += gone
 			if err != nil && !locked(err) {
@@ -102,8 +115,18 @@ func (s *Store) sweep(ctx context.Context, at *sweeping, more func(context.Conte
 	}
 }
 
-// sweepable writes down the latest time that is known of the server, and gives the
-// fence below which rows may go.
+// nextEpoch is the least fence of a later epoch than that of a fence, 0 for none.
+func (s *Store) nextEpoch(ctx context.Context, limit time.Duration, fence uint64) (uint64, error) {
+	return background(s, ctx, limit, func(ctx context.Context, _ *server) (next uint64, err error) {
+		var q statement
+		q.add("SELECT COALESCE(MIN(fence),0) FROM lock_record FORCE INDEX (taken) WHERE fence>")
+		q.uint(fence | seqMask)
+		return next, s.db.GetContext(ctx, &next, q.String())
+	})
+}
+
+// sweepable writes down the latest time that is known of the server, and gives what
+// the fences of rows that may go are below, within their epoch.
 func (s *Store) sweepable(ctx context.Context, limit time.Duration) (uint64, error) {
 	keep := s.pace.keep.Microseconds()
 	return background(s, ctx, limit, func(ctx context.Context, srv *server) (uint64, error) {
@@ -116,7 +139,7 @@ func (s *Store) sweepable(ctx context.Context, limit time.Duration) (uint64, err
 		known, err := s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
 			"SELECT '','',LAST_INSERT_ID(0),?,0,'','',0,UTC_TIMESTAMP(6) FROM DUAL WHERE "+srv.sound+
 			" ON DUPLICATE KEY UPDATE floor=GREATEST(LAST_INSERT_ID(floor),VALUES(floor))", s.floor.Load())
-		return fenceOf(min(server-keep, known)), err
+		return fenceOf(min(server-keep, known)) & seqMask, err
 	})
 }
 

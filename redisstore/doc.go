@@ -66,8 +66,29 @@
 // where the tag is a short text that hashes to the slot. It holds the largest
 // fence given in that slot and lives for about a minute after the last grant, so
 // there are at most 16,384 of them in a namespace, whatever the number of locks.
+// From epoch 2 of a chain on it holds the epoch, too, in front. The key that
+// [Store.Probe] writes has such a name with :probe.
 // Releases are published on the lock's name with :wake, by SPUBLISH where the
 // server is 7.0 or later.
+//
+// # In a chain
+//
+// A call with a [tierlock.Place] belongs to a mode of a chain. An exclusive one is
+// executed by the primary of the data that it names only, after the epochs of the
+// key and of the slot's fence record have been looked at; it is refused with
+// [tierlock.ErrEpoch], and changes nothing, where one of them is later. Renewals
+// and releases look at the key alone: they have one key, and go on while a Cluster
+// moves its slot. What an earlier epoch has left is overwritten, an explicit hold
+// with all of its leases.
+//
+// A call that is not exclusive costs what it costs without a place. A grant takes
+// the epoch of the fence record where that is the larger.
+//
+// [Store.Adopt] writes holds of another mode as they are, with their fences; the
+// token in the key has the new epoch. An explicit hold is adopted lease by lease.
+// [Store.Probe] writes a key that lives for a second, on each master of a Cluster,
+// and gives the replication id, or those of all masters, sorted and joined by
+// commas.
 //
 // # Permissions
 //
@@ -80,7 +101,8 @@
 //
 // of which the z-commands serve explicit holders; the channels and what
 // publishes and subscribes serve [Store.Watch], without which waiters poll. A
-// Sentinel client needs +role as well, a Cluster client +cluster and +asking. From
+// Sentinel client needs +role as well, a Cluster client +cluster and +asking, and
+// a chain +info, for exclusive calls and [Store.Probe]. From
 // 7.0 on +publish, +subscribe and +unsubscribe can be left out, before that
 // +spublish, +ssubscribe and +sunsubscribe are not known. A user that lacks
 // +client works too; servers from 7.2 on note a refusal in their ACL LOG with

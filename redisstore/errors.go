@@ -23,10 +23,13 @@ func classed(err error) error { return classedIn("<namespace>", err) }
 
 // classedIn is classed for an error about a lock of a namespace.
 func classedIn(namespace string, err error) error {
-	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured} {
+	for _, class := range []error{tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch} {
 		if errors.Is(err, class) {
 			return err
 		}
+	}
+	if text, ok := answered(err); ok && strings.HasPrefix(text, "EPOCH ") { // our own, see judge.lua
+		return fmt.Errorf("%w: %w", tierlock.ErrEpoch, err)
 	}
 	if !misconfigured(err) {
 		return fmt.Errorf("%w: %w", tierlock.ErrUnavailable, err)
@@ -76,7 +79,7 @@ func misconfigured(err error) bool {
 	code, _, _ := strings.Cut(text, " ")
 	switch code {
 	case "NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "CROSSSLOT", "NOPROTO",
-		"CLOCK", // our own, see grant.lua
+		"CLOCK", "CHAIN", // our own, see grant.lua
 		"MOVED": // a Cluster client follows it, so another kind of client is needed
 		return true
 	}

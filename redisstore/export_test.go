@@ -19,7 +19,7 @@ func SlotOf(key string) uint16 { return slotOf(key) }
 
 // Format is a token's JSON as it is sent: with verbs for what the script fills
 // in.
-func Format(t tierlock.Token) string { return string(appendFormat(nil, &t)) }
+func Format(t tierlock.Token) string { return string(appendFormat(nil, &t, false)) }
 
 // FenceKey is the key of the fence record for a lock.
 func FenceKey(n tierlock.Name) string {

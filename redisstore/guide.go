@@ -40,6 +40,9 @@ type guide struct {
 	down    error
 	retryAt time.Time
 
+	// read is closed, and replaced, when the table has been read.
+	read chan struct{}
+
 	// asked holds the nodes that have not answered yet; a look that gives up
 	// does not end the question.
 	asked map[string]chan slotsAnswer
@@ -90,6 +93,19 @@ func (h *hub) lookOnce() {
 	defer h.mu.Unlock()
 	h.guide.once = true
 	h.guide.lookLocked(h, "")
+}
+
+// lookNow has the table read and returns what is closed when it has been.
+func (h *hub) lookNow() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := &h.guide
+	if g.read == nil {
+		g.read = make(chan struct{})
+	}
+	g.once = true
+	g.lookLocked(h, "")
+	return g.read
 }
 
 // linkLocked is where a new topic probably belongs: a table that is out of date
@@ -154,6 +170,10 @@ func (h *hub) place(table []slotRange, err error, pause time.Duration) {
 	g := &h.guide
 	if err == nil {
 		g.table.Store(&table)
+		if g.read != nil {
+			close(g.read)
+			g.read = nil
+		}
 	}
 	g.down, g.retryAt = err, time.Now().Add(pause)
 	for channel, t := range h.topics {

@@ -47,6 +47,14 @@ func appendFenceKey(b []byte, namespace string, slot uint16) []byte {
 	return append(b, "}:fence"...)
 }
 
+// appendProbeKey appends the key that Probe writes in a slot. No lock has it
+// either.
+func appendProbeKey(b []byte, namespace string, slot uint16) []byte {
+	b = append(append(b, "lock:"...), namespace...)
+	b = append(append(b, ":{"...), slotTags()[slot]...)
+	return append(b, "}:probe"...)
+}
+
 // slotTags gives for each slot a short text that hashes to it.
 var slotTags = sync.OnceValue(func() *[slots]string {
 	tags := new([slots]string)

@@ -14,7 +14,7 @@ type message struct {
 	// keys and args have room in the message itself, so that they cost nothing
 	// where it stays on the stack.
 	keys, args []string
-	room       [8]string
+	room       [11]string
 }
 
 // acquire makes m all of an acquire but its args[1], the latest server time. The
@@ -25,7 +25,7 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 	slot := slotOf(b)
 	b = appendFenceKey(b, req.Name.Namespace, slot)
 	fence := len(b)
-	b = appendFormat(b, &req.Token)
+	b = appendFormat(b, &req.Token, req.Place.Epoch != 0)
 	if req.Explicit {
 		b = append(b, ' ') // the mark of an explicit hold
 	}
@@ -40,11 +40,16 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 	if req.Explicit {
 		m.script, m.keys = &enterScript, append(m.keys, s[:key]+holdsSuffix)
 		m.args = append(m.args, req.Token.Lease, req.Token.Holder)
-		return
+	} else {
+		m.args = append(m.args, s[ttl:])
+		// In a chain other arguments stand behind.
+		if n := contract.Fences(req); n > 0 || req.Place.Epoch != 0 {
+			m.args = append(m.args, strconv.Itoa(n))
+		}
 	}
-	m.args = append(m.args, s[ttl:])
-	if n := contract.Fences(req); n > 0 {
-		m.args = append(m.args, strconv.Itoa(n))
+	if req.Place.Epoch != 0 {
+		m.script = grantScript(req.Explicit, req.Place)
+		m.args = appendPlace(m.args, req.Place)
 	}
 }
 
@@ -62,10 +67,14 @@ func (m *message) release(req *tierlock.ReleaseRequest, keep string) {
 	if req.Explicit {
 		m.script, m.keys = &releaseEnteredScript, append(m.keys, s[:key]+holdsSuffix)
 		m.args = append(m.room[3:3], req.Lease, s[:wake], keep)
-		return
+	} else {
+		m.script = &releaseScript
+		m.args = append(m.room[3:3], s[wake:lease], s[lease:], s[:wake], keep)
 	}
-	m.script = &releaseScript
-	m.args = append(m.room[3:3], s[wake:lease], s[lease:], s[:wake], keep)
+	if judged(req.Place) {
+		m.script = releaseExclusive[req.Explicit]
+		m.args = appendPlace(m.args, req.Place)
+	}
 }
 
 // leaseEnd is the offset of the lease's closing quote in the stored token.

@@ -45,7 +45,11 @@ func permissionHint(namespace, refusal string) string {
 			missing = strings.Join(c, " or ")
 		}
 	}
-	return fmt.Sprintf("missing permission: %s; all that are needed: %s %s %s", missing, keys, channels, commands)
+	needed := commands
+	if missing == "+info" {
+		needed += " +info" // a chain's calls only
+	}
+	return fmt.Sprintf("missing permission: %s; all that are needed: %s %s %s", missing, keys, channels, needed)
 }
 
 // calledAt is what is called in the line of a script that an error names, as
@@ -77,4 +81,7 @@ func calledAt(refusal string) (permissions []string) {
 var scripts = []*script{
 	&acquireScript, &enterScript, &renewScript, &renewEnteredScript,
 	&releaseScript, &releaseEnteredScript, &updateScript, &inspectScript, &probeScript,
+	&acquireChainScript, &enterChainScript, &acquireExclusiveScript, &enterExclusiveScript,
+	&renewExclusiveScript, &renewEnteredExclusiveScript, &releaseExclusiveScript, &releaseEnteredExclusiveScript,
+	&adoptScript, &adoptExclusiveScript, &probeChainScript,
 }

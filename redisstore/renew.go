@@ -12,13 +12,15 @@ import (
 	"github.com/tierlock/tierlock/internal/contract"
 )
 
-// maxBatch is how many renewals go into one pipeline: below the length from
+// maxBatch is how many requests go into one pipeline: below the length from
 // which the client dials a connection for it.
 const maxBatch = 1000
 
-// renewal is one request on its way: its script and where its result goes.
+// renewal is one request of a batch on its way, a renewal or an adoption: its
+// script and where its result goes.
 type renewal struct {
 	index  int
+	name   tierlock.Name
 	script *script
 	keys   []string
 	args   []string
@@ -32,44 +34,53 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 	results := make([]tierlock.RenewResult, len(reqs))
 	todo := make([]renewal, 0, len(reqs))
 	for i, req := range reqs {
-		if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Lease)); err != nil {
+		if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Lease), checkPlace(req.Place)); err != nil {
 			results[i].Err = invalid("renew", req.Name, err)
 			continue
 		}
 		key, lease := lockKey(req.Name, ""), wireLease(req.Lease)
-		r := renewal{index: i, script: &renewScript, keys: []string{key}, args: []string{lease, leaseEnd(lease), millis(req.TTL)}}
+		r := renewal{index: i, name: req.Name, script: &renewScript, keys: []string{key}, args: []string{lease, leaseEnd(lease), millis(req.TTL)}}
 		if req.Explicit {
 			r.script, r.keys, r.args = &renewEnteredScript, []string{key, key + holdsSuffix}, []string{req.Lease, millis(req.TTL)}
 		}
+		if judged(req.Place) {
+			r.script = renewExclusive[req.Explicit]
+			r.args = appendPlace(r.args, req.Place)
+		}
 		todo = append(todo, r)
 	}
+	s.renewAll(ctx, until, "renew", todo, results)
+	return results
+}
+
+// renewAll sends what is to be done, op, and waits for all results.
+func (s *Store) renewAll(ctx context.Context, until time.Time, op string, todo []renewal, results []tierlock.RenewResult) {
 	var parts sync.WaitGroup
-	for _, todo := range s.byPart(todo, reqs) {
+	for _, todo := range s.byPart(todo) {
 		parts.Go(func() {
 			for len(todo) > 0 {
 				n := min(len(todo), maxBatch)
-				s.renew(ctx, until, todo[:n], reqs, results)
+				s.renew(ctx, until, op, todo[:n], results)
 				todo = todo[n:]
 			}
 		})
 	}
 	parts.Wait()
-	return results
 }
 
 // byPart splits a batch into what each node of a Cluster gets: the client would
 // send it in one go, too, but answers when the last node has, so that one that
 // is silent would cost the others their leases.
-func (s *Store) byPart(todo []renewal, reqs []tierlock.RenewRequest) map[string][]renewal {
+func (s *Store) byPart(todo []renewal) map[string][]renewal {
 	parts := make(map[string][]renewal, 1)
 	for _, r := range todo {
-		part := s.Part(reqs[r.index].Name)
+		part := s.Part(r.name)
 		parts[part] = append(parts[part], r)
 	}
 	return parts
 }
 
-func (s *Store) renew(ctx context.Context, until time.Time, batch []renewal, reqs []tierlock.RenewRequest, results []tierlock.RenewResult) {
+func (s *Store) renew(ctx context.Context, until time.Time, op string, batch []renewal, results []tierlock.RenewResult) {
 	// Where the server does not know the script, nothing was executed: those
 	// go once more, with its text.
 	for _, build := range []func(*script, rueidis.Builder, []string, []string) rueidis.Completed{
@@ -80,7 +91,7 @@ func (s *Store) renew(ctx context.Context, until time.Time, batch []renewal, req
 		for i, r := range batch {
 			result := &results[r.index]
 			if err != nil {
-				result.Err = failed("renew", reqs[r.index].Name, err)
+				result.Err = failed(op, r.name, err)
 				continue
 			}
 			if unknownScript(answers[i]) {
@@ -92,7 +103,7 @@ func (s *Store) renew(ctx context.Context, until time.Time, batch []renewal, req
 			}
 			result.Err = nil
 			if err != nil {
-				result.Err = failed("renew", reqs[r.index].Name, err)
+				result.Err = failed(op, r.name, err)
 			}
 		}
 		if batch = unknown; len(batch) == 0 {

@@ -55,6 +55,23 @@ var (
 	//go:embed lua/probe.lua
 	probeLua string
 
+	//go:embed lua/chain.lua
+	chainLua string
+	//go:embed lua/judge.lua
+	judgeLua string
+	//go:embed lua/exclusive.lua
+	exclusiveLua string
+	//go:embed lua/exclusive_key.lua
+	exclusiveKeyLua string
+	//go:embed lua/exclusive_grant.lua
+	exclusiveGrantLua string
+	//go:embed lua/grant_chain.lua
+	grantChainLua string
+	//go:embed lua/adopt.lua
+	adoptLua string
+	//go:embed lua/probe_chain.lua
+	probeChainLua string
+
 	acquireScript        = newScript(grantLua, acquireLua)
 	enterScript          = newScript(grantLua, enterLua)
 	renewScript          = newScript(renewLua)
@@ -64,6 +81,19 @@ var (
 	updateScript         = newScript(updateLua)
 	inspectScript        = newScript(inspectLua)
 	probeScript          = newScript(probeLua)
+
+	// Those of a chain, see placed.go.
+	acquireChainScript            = newScript(chainLua, grantLua, grantChainLua, acquireLua)
+	enterChainScript              = newScript(chainLua, grantLua, grantChainLua, enterLua)
+	acquireExclusiveScript        = newScript(chainLua, judgeLua, exclusiveLua, grantLua, grantChainLua, exclusiveGrantLua, acquireLua)
+	enterExclusiveScript          = newScript(chainLua, judgeLua, exclusiveLua, grantLua, grantChainLua, exclusiveGrantLua, enterLua)
+	renewExclusiveScript          = newScript(chainLua, judgeLua, exclusiveLua, exclusiveKeyLua, renewLua)
+	renewEnteredExclusiveScript   = newScript(chainLua, judgeLua, exclusiveLua, exclusiveKeyLua, renewEnteredLua)
+	releaseExclusiveScript        = newScript(chainLua, judgeLua, exclusiveLua, exclusiveKeyLua, releaseLua)
+	releaseEnteredExclusiveScript = newScript(chainLua, judgeLua, exclusiveLua, exclusiveKeyLua, releaseEnteredLua)
+	adoptScript                   = newScript(chainLua, judgeLua, adoptLua)
+	adoptExclusiveScript          = newScript(chainLua, judgeLua, exclusiveLua, adoptLua)
+	probeChainScript              = newScript(probeChainLua)
 )
 
 func (sc *script) bySum(b rueidis.Builder, keys, args []string) rueidis.Completed {

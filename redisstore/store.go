@@ -40,7 +40,7 @@ func (o Options) check() error {
 //
 // No method outlasts its ctx or Options.CallTimeout. An error wraps
 // [tierlock.ErrUnavailable], [tierlock.ErrLate] or
-// [tierlock.ErrMisconfigured]; one that was caused by the ctx also wraps the
+// [tierlock.ErrMisconfigured], or [tierlock.ErrEpoch] in their stead; one that was caused by the ctx also wraps the
 // ctx's error and cause.
 type Store struct {
 	timeout time.Duration
@@ -91,6 +91,7 @@ var (
 	_ tierlock.Watcher = (*Store)(nil)
 
 	_ tierlock.Partitioned = (*Store)(nil)
+	_ tierlock.Chained     = (*Store)(nil)
 	_ tierlock.Updater     = (*Store)(nil)
 )
 
@@ -199,7 +200,7 @@ func (s *Store) local(t time.Time) int64 { return t.Sub(s.made).Microseconds() }
 // shorter than one round trip is always refused.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	sent := time.Now()
-	if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Token.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), contract.CheckTTL(req.TTL), contract.CheckLease(req.Token.Lease), checkPlace(req.Place)); err != nil {
 		return tierlock.AcquireResult{}, invalid("acquire", req.Name, err)
 	}
 	if req.Explicit && !utf8.ValidString(req.Token.Holder) {
@@ -269,7 +270,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			clock.Learn(s.local(began), s.local(received), server, era)
 			n := contract.Fences(req)
 			return tierlock.AcquireResult{Granted: true, Fences: n,
-				Token: contract.Ahead(contract.Granted(req.Token, req.TTL, server), n)}, nil
+				Token: contract.Ahead(granted(req, server), n)}, nil
 		}
 		// Late by the offset we know, which may be too low: the refusal tells
 		// more, and a second try cannot be refused for that reason. Where it
@@ -317,8 +318,10 @@ func (s *Store) readAcquired(msg rueidis.RedisMessage, req *tierlock.AcquireRequ
 		return tierlock.AcquireResult{Granted: true, Token: stored, Fences: furtherFences(req, stored)}, nil
 	}
 	t := req.Token
-	t.Epoch, t.Seq = stored.Epoch, stored.Seq
-	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: contract.Stamped(t, req.TTL, server)}, nil
+	t = contract.Stamped(t, req.TTL, server)
+	// A hold that was adopted has an epoch that is not in its fence.
+	t.Fence, t.Epoch, t.Seq = stored.Fence, stored.Epoch, stored.Seq
+	return tierlock.AcquireResult{Granted: true, Reentered: true, Token: t}, nil
 }
 
 // furtherFences is how many the grant has reserved of which a token is: see
@@ -332,7 +335,7 @@ func furtherFences(req *tierlock.AcquireRequest, stored tierlock.Token) int {
 // time left may have become shorter.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
-	if err := errors.Join(contract.CheckName(req.Name), contract.CheckLease(req.Lease)); err != nil {
+	if err := errors.Join(contract.CheckName(req.Name), contract.CheckLease(req.Lease), checkPlace(req.Place)); err != nil {
 		return 0, invalid("release", req.Name, err)
 	}
 	keep := ""

@@ -23,12 +23,17 @@ func appendWireLease(b []byte, lease string) []byte {
 }
 
 // appendFormat appends the token's JSON with verbs for the fields that only the
-// server knows, as a format for the script.
-func appendFormat(b []byte, t *tierlock.Token) []byte {
+// server knows, as a format for the script. In a chain these are the two parts of
+// the fence and the epoch as well, see grant_chain.lua.
+func appendFormat(b []byte, t *tierlock.Token, chain bool) []byte {
 	start := len(b)
 	b = contract.AppendText(append(b, `{"lease":`...), t.Lease)
 	b = doubled(b, start)
-	b = strconv.AppendUint(append(b, `,"fence":"%d","epoch":`...), contract.Epoch, 10)
+	if chain {
+		b = append(b, `,"fence":"%d%06d","epoch":%d`...)
+	} else {
+		b = strconv.AppendUint(append(b, `,"fence":"%d","epoch":`...), contract.Epoch, 10)
+	}
 	b = append(b, `,"seq":%d,"serverTime":%d,"expireAt":%d`...)
 	start = len(b)
 	return doubled(contract.AppendRest(b, t), start)

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha1"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type bench struct {
 	h       Harness
 	a, b    *side
 	ns      string
+	apart   bool // each name has a namespace of its own, see place
 	leases  atomic.Int64
 	start   time.Time
 	watches []tierlock.Watch // closed at the end, also of a check that fails
@@ -124,7 +126,12 @@ func (b *bench) ctx() (context.Context, context.CancelFunc) {
 }
 
 func (b *bench) name(key string) tierlock.Name {
-	return tierlock.Name{Namespace: b.ns, Resource: "storetest", Key: key}
+	ns := b.ns
+	if b.apart {
+		sum := sha1.Sum([]byte(key))
+		ns += "." + hex.EncodeToString(sum[:6])
+	}
+	return tierlock.Name{Namespace: ns, Resource: "storetest", Key: key}
 }
 
 // window is when a call was sent and when its answer was there: the store
@@ -151,11 +158,11 @@ type hold struct {
 }
 
 func (h hold) renewal(ttl time.Duration) tierlock.RenewRequest {
-	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl}
+	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl, Place: h.req.Place}
 }
 
 func (h hold) giveUp(keep time.Duration) tierlock.ReleaseRequest {
-	return tierlock.ReleaseRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, Keep: keep}
+	return tierlock.ReleaseRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, Keep: keep, Place: h.req.Place}
 }
 
 // request is what a Locker would send for a new lease through s.

@@ -23,9 +23,12 @@
 // pass. [RunInBubble] runs the same checks on fake time, for stores that need
 // no network.
 //
-// What the suite does not show: what a store does while its server is down,
+// [RunChain] is for stores that are part of a chain of several, [RunArbiter] for the
+// one that decides which mode of the chain is in force.
+//
+// What the suites do not show: what a store does while its server is down,
 // restarts or fails over, and what happens between more than two clients of a
-// partitioned network. These need the real server; the suite needs a healthy
+// partitioned network. These need the real server; the suites need a healthy
 // one. A store that passes keeps the contract as far as one healthy backend
 // can show it.
 //

@@ -3,13 +3,20 @@ package storetest
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 )
 
 // CheckNames are the names of all checks.
-func CheckNames() []string {
+func CheckNames() []string { return namesOf(checks) }
+
+// ChainCheckNames and ArbiterCheckNames are those of the other suites.
+func ChainCheckNames() []string   { return namesOf(chainChecks) }
+func ArbiterCheckNames() []string { return namesOf(arbiterChecks) }
+
+func namesOf(checks []check) []string {
 	var names []string
 	for _, c := range checks {
 		names = append(names, c.name)
@@ -38,7 +45,7 @@ func Elapsed(t *testing.T, h Harness, d time.Duration) time.Duration {
 // Failures runs one check and gives what it complains about, which does not
 // fail t. A panic is a complaint.
 func Failures(t *testing.T, h Harness, check string) []string {
-	for _, c := range checks {
+	for _, c := range slices.Concat(checks, chainChecks, arbiterChecks) {
 		if c.name != check {
 			continue
 		}

@@ -38,7 +38,9 @@ type Harness struct {
 // Where [tierlock.Store.Guarantee] is [tierlock.ProcessLocal] fences have to
 // be zero, else they have to rise with each hold of a key. Watches are checked
 // where the store is a [tierlock.Watcher].
-func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
+func Run(t *testing.T, newHarness func(t *testing.T) Harness) { runAll(t, checks, newHarness) }
+
+func runAll(t *testing.T, checks []check, newHarness func(t *testing.T) Harness) {
 	for _, c := range checks {
 		t.Run(c.name, func(t *testing.T) {
 			newBench(t, t, newHarness(t)).run(c)
@@ -50,6 +52,10 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 // in a bubble of testing/synctest: for stores whose backend lives in this
 // process and was made by newHarness. No time is spent waiting.
 func RunInBubble(t *testing.T, newHarness func(t *testing.T) Harness) {
+	runAllInBubble(t, checks, newHarness)
+}
+
+func runAllInBubble(t *testing.T, checks []check, newHarness func(t *testing.T) Harness) {
 	for _, c := range checks {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ module github.com/tierlock/tierlock/tests
 go 1.25.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/redis/rueidis v1.0.79

@@ -26,7 +26,8 @@ import (
 
 type peerConfig struct {
 	Addr      string // of Redis
-	Locks     string // DSN of the MySQL that keeps the locks, where Addr is empty
+	Locks     string // DSN of the MySQL that keeps the locks; with Addr, where they go from Redis
+	Degrade   tierlock.Degrade
 	NoPush    bool
 	Resources []tierlock.Resource
 	DSN       string // of the business database, for look, begin and commit
@@ -89,20 +90,24 @@ func runPeer(args []string) {
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
 		die(err)
 	}
-	var store tierlock.Store
-	var err error
+	var stores []tierlock.Store
 	if cfg.Addr != "" {
-		store, err = openStore(cfg.Addr, redisstore.Options{NoPush: cfg.NoPush})
-	} else {
-		var db *sqlx.DB
-		if db, err = sqlx.Open("mysql", cfg.Locks); err == nil {
-			store = mysqlstore.New(db, mysqlstore.Options{})
+		store, err := openStore(cfg.Addr, redisstore.Options{NoPush: cfg.NoPush})
+		if err != nil {
+			die(err)
 		}
+		stores = append(stores, store)
 	}
-	if err != nil {
-		die(err)
+	if cfg.Locks != "" {
+		db, err := sqlx.Open("mysql", cfg.Locks)
+		if err != nil {
+			die(err)
+		}
+		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard, Durable: cfg.Addr != ""}))
 	}
-	l, err := tierlock.New(config(store, cfg.Resources...))
+	all := config(nil, cfg.Resources...)
+	all.Stores, all.Degrade = stores, cfg.Degrade
+	l, err := tierlock.New(all)
 	if err != nil {
 		die(err)
 	}

@@ -33,7 +33,18 @@ func newLease(w *Watchdog, spec Spec) *Lease {
 }
 
 // untilLocked is when belief ends.
-func (l *Lease) untilLocked() Instant { return l.sent.add(l.ttl - Margin(l.ttl)) }
+func (l *Lease) untilLocked() Instant {
+	until := l.leaseUntilLocked()
+	if l.spec.Cap != nil {
+		if limit := l.spec.Cap(); limit.before(until) {
+			return limit
+		}
+	}
+	return until
+}
+
+// leaseUntilLocked is when belief ends by the lease alone.
+func (l *Lease) leaseUntilLocked() Instant { return l.sent.add(l.ttl - Margin(l.ttl)) }
 
 func (l *Lease) leftLocked(now Instant) time.Duration {
 	if l.ended {
@@ -72,17 +83,25 @@ func (l *Lease) expireLocked(now Instant) bool {
 	if l.stopped || l.ended {
 		return false
 	}
-	over := now.Sub(l.untilLocked())
+	until := l.untilLocked()
+	over := now.Sub(until)
 	if over < 0 {
 		return false
+	}
+	// A cap may lie before all that happened: then belief ends with the look.
+	held := until.Sub(l.spec.Sent)
+	if held < 0 {
+		over, held = 0, now.Sub(l.spec.Sent)
 	}
 	end := End{
 		Reason: Expired,
 		Err:    l.err,
 		At:     now.t.Add(-over),
-		Held:   max(0, l.untilLocked().Sub(l.spec.Sent)), // a successor may come too late
+		Held:   held,
 	}
 	switch {
+	case until.before(l.leaseUntilLocked()):
+		end.Reason = Capped
 	case l.boundedLocked():
 		end.Reason = Limit
 	case l.paused || l.w.closed.Load():
@@ -141,7 +160,7 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	// has already called over could be revived.
 	now := Now()
 	cut := err != nil && l.w.closed.Load() && !errors.Is(err, ErrNotHeld)
-	if err != nil && !cut && !l.ended && !(l.err != nil && l.cutShort(c, err, now)) {
+	if err != nil && !cut && !l.ended && c != l.stale && !(l.err != nil && l.cutShort(c, err, now)) {
 		l.err = err
 	}
 	// A confirmation that comes after the end is worth nothing: somebody may
@@ -152,6 +171,9 @@ func (l *Lease) answerLocked(c *call, ttl time.Duration, err error) verdict {
 	switch {
 	case l.ended:
 		return verdict{ended: expired}
+	case c == l.stale:
+		l.err, l.stale = errMoved, nil
+		return verdict{} // about the former place, whatever it says
 	case cut: // by Close: says nothing about the store
 		return verdict{}
 	case err == nil:

@@ -47,6 +47,9 @@ func (i Instant) Sub(j Instant) time.Duration {
 // this process and for the reaction of the holder.
 func Margin(ttl time.Duration) time.Duration { return ttl / 10 }
 
+// Add is the Instant d later, if the machine is not suspended in between.
+func (i Instant) Add(d time.Duration) Instant { return i.add(d) }
+
 func (i Instant) add(d time.Duration) Instant {
 	return Instant{t: i.t.Add(d), suspended: i.suspended}
 }

@@ -22,6 +22,7 @@ var (
 var (
 	errUnanswered = errors.New("watchdog: renewal unanswered when belief ended")
 	errUnsent     = errors.New("watchdog: renewal not sent in time")
+	errMoved      = errors.New("watchdog: the lease moved during its renewal")
 )
 
 // Lease is a lease under watch. It is safe for concurrent use.
@@ -39,6 +40,7 @@ type Lease struct {
 
 	queued  bool  // due, and waiting for a batch
 	call    *call // the one in flight
+	stale   *call // the one that was when the lease moved
 	paused  bool
 	overdue bool // OnOverdue was called
 	yielded bool // by Yield, and not succeeded

@@ -60,6 +60,12 @@ type Spec struct {
 	Limit time.Duration
 	// MaxRenewals bounds the number of confirmed renewals. 0 means none.
 	MaxRenewals int
+	// Cap, if not nil, bounds belief besides the lease: it ends at what Cap gives,
+	// if that is sooner. It is asked whenever belief is looked at, with a lock of
+	// the lease's held: it must not block, nor call the Watchdog. What it gives
+	// may rise and fall, but an end that it has shown once must be final, as
+	// belief's is. When it has fallen, Recheck tells.
+	Cap func() Instant
 	// Overdue is how long after Sent OnOverdue is called, once, if the lease
 	// is then neither stopped nor ended. 0 means never.
 	Overdue time.Duration
@@ -108,6 +114,8 @@ const (
 	NotHeld
 	// Limit: Spec.Limit or Spec.MaxRenewals was reached.
 	Limit
+	// Capped: belief ended by Spec.Cap, while the lease lasts.
+	Capped
 )
 
 // String is the name used in logs and errors.
@@ -121,6 +129,8 @@ func (r Reason) String() string {
 		return "not held"
 	case Limit:
 		return "limit"
+	case Capped:
+		return "capped"
 	}
 	return fmt.Sprintf("reason(%d)", uint8(r))
 }

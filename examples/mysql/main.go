@@ -3,8 +3,7 @@
 //
 //	go run ./mysql -dsn 'user:password@tcp(127.0.0.1:3306)/test'
 //
-// The tables lock_record and lock_member are made where they are missing, and
-// stay.
+// The tables of mysqlstore.Schema are made where they are missing, and stay.
 package main
 
 import (

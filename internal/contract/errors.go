@@ -32,7 +32,7 @@ func (e *Unclassed) Error() string { return e.err.Error() }
 // Is stands for Unwrap, past which nothing could be hidden.
 func (e *Unclassed) Is(target error) bool {
 	switch target {
-	case tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured:
+	case tierlock.ErrUnavailable, tierlock.ErrLate, tierlock.ErrMisconfigured, tierlock.ErrEpoch:
 		return false
 	}
 	return errors.Is(e.err, target)

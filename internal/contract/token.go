@@ -109,8 +109,8 @@ func AppendToken(b []byte, t *tierlock.Token) []byte {
 	b = strconv.AppendUint(append(b, `,"fence":"`...), t.Fence, 10)
 	b = strconv.AppendUint(append(b, `","epoch":`...), t.Epoch, 10)
 	b = strconv.AppendUint(append(b, `,"seq":`...), t.Seq, 10)
-	b = strconv.AppendInt(append(b, `,"serverTime":`...), t.ServerTime.UnixMicro(), 10)
-	b = strconv.AppendInt(append(b, `,"expireAt":`...), t.ExpireAt.UnixMicro(), 10)
+	b = strconv.AppendInt(append(b, `,"serverTime":`...), micros(t.ServerTime), 10)
+	b = strconv.AppendInt(append(b, `,"expireAt":`...), micros(t.ExpireAt), 10)
 	return AppendRest(b, t)
 }
 
@@ -130,11 +130,15 @@ func AppendRest(b []byte, t *tierlock.Token) []byte {
 	b = strconv.AppendBool(append(b, `,"reentrant":`...), t.Reentrant)
 	b = strconv.AppendInt(append(b, `,"maxRenewals":`...), int64(t.MaxRenewals), 10)
 	b = strconv.AppendInt(append(b, `,"ttlMs":`...), t.TTL.Milliseconds(), 10)
-	client := int64(0)
-	if !t.ClientTime.IsZero() {
-		client = t.ClientTime.UnixMicro()
-	}
-	b = strconv.AppendInt(append(b, `,"clientTime":`...), client, 10)
+	b = strconv.AppendInt(append(b, `,"clientTime":`...), micros(t.ClientTime), 10)
 	text(`,"requestId":`, t.RequestID)
 	return append(b, '}')
+}
+
+// micros keeps the zero time zero, which is not the Unix epoch.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
 }

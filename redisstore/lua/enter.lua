@@ -15,7 +15,8 @@ local token = call('GET', KEYS[1])
 if not token then
   -- First of all, since a script that has written anything may go on where the
   -- server is out of memory: this one is to be refused.
-  record(call)
+  local refused = record(call)
+  if refused then return refused end
   token = value()
   -- A script that is refused halfway must leave neither the lock, which comes
   -- last, nor a set without TTL: the first PEXPIRE finds out whether the

@@ -32,12 +32,17 @@ end
 local function record(try)
   local last = try('SET', KEYS[2], format('%d', seq), 'PX', '62000', 'GET')
   if type(last) == 'table' then return last end
-  last = last and tonumber(last)
+  local text = last or ''
+  last = tonumber(text)
   -- Neither "nan" nor what does not fit below 2^49 was written here; past that
   -- %d and the TTL would be nonsense, and an error here would leave the lock.
   if not (last and last >= 0 and last < 562949953421311) then
     first = seq
-    return
+    local epoch, far = string.match(text, '^(%d+) (%d+)$')
+    if not epoch then return end
+    -- A chain's, see chain.lua: no fence from here is larger.
+    call('SET', KEYS[2], text, 'PX', format('%d', 62000 + math.max(0, far - seq) / 500))
+    return redis.error_reply('CHAIN locks here are those of a chain, in epoch ' .. epoch)
   end
   if last < first then return end
   first = last + 1

@@ -19,7 +19,7 @@ import (
 // and TableNames their names.
 var (
 	Tables     = []string{"CREATE TABLE bench_lock (k VARBINARY(64) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB"}
-	TableNames = []string{"bench_lock", "lock_record", "lock_member"}
+	TableNames = []string{"bench_lock", "lock_record", "lock_member", "lock_mode", "lock_permit"}
 )
 
 var mysqlstoreContestant = Contestant{

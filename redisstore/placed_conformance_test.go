@@ -1,0 +1,120 @@
+package redisstore_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
+	"github.com/tierlock/tierlock/redisstore"
+	"github.com/tierlock/tierlock/storetest"
+)
+
+// placedStore makes every call one of a place.
+type placedStore struct {
+	*redisstore.Store
+	place tierlock.Place
+}
+
+func (s placedStore) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
+	req.Place = s.place
+	return s.Store.Acquire(ctx, req)
+}
+
+func (s placedStore) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
+	for i := range reqs {
+		reqs[i].Place = s.place
+	}
+	return s.Store.Renew(ctx, reqs)
+}
+
+func (s placedStore) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
+	req.Place = s.place
+	return s.Store.Release(ctx, req)
+}
+
+// As long as the mode stays, a chain's locks keep the whole contract.
+func TestConformanceInAChain(t *testing.T) {
+	for _, mode := range []struct {
+		name  string
+		start func(testing.TB) ([]*rig.RedisServer, *redisstore.Store)
+		place tierlock.Place
+	}{
+		{"first epoch", chainServer, tierlock.Place{Epoch: 1}},
+		{"last epoch", chainServer, tierlock.Place{Epoch: 16383}},
+		{"exclusive, first epoch", chainServer, tierlock.Place{Epoch: 1, Exclusive: true}},
+		{"exclusive, last epoch", chainServer, tierlock.Place{Epoch: 16383, Exclusive: true}},
+		{"exclusive, Cluster", chainCluster, tierlock.Place{Epoch: 77, Exclusive: true}},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			servers, first := mode.start(t)
+			place := mode.place
+			if place.Exclusive {
+				place.Incarnation = mustProbe(t, first)
+			}
+			opt := patient(servers[0].Addr)
+			opt.ForceSingleClient = len(servers) == 1
+			storetest.Run(t, func(t *testing.T) storetest.Harness {
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{openWith(t, opt, calm), place} }}
+			})
+			for _, srv := range servers {
+				noEternalKeys(t, srv)
+			}
+		})
+	}
+}
+
+// The suite for stores of a chain.
+func TestChainConformance(t *testing.T) {
+	for _, mode := range []struct {
+		name  string
+		start func(testing.TB) ([]*rig.RedisServer, rueidis.ClientOption)
+	}{
+		{"one server", oneServer},
+		{"Sentinel", func(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
+			d := rig.StartSentinel(t)
+			return d.Nodes, sentinelOptions(d)
+		}},
+		{"Cluster", threeMasters},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			servers, opt := mode.start(t)
+			storetest.RunChain(t, func(t *testing.T) storetest.Harness {
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
+			})
+			for _, srv := range servers {
+				noEternalKeys(t, srv)
+			}
+		})
+	}
+}
+
+func chainServer(t testing.TB) ([]*rig.RedisServer, *redisstore.Store) {
+	srv := rig.Redis(t)
+	return []*rig.RedisServer{srv}, open(t, srv.Addr)
+}
+
+func chainCluster(t testing.TB) ([]*rig.RedisServer, *redisstore.Store) {
+	c := rig.StartCluster(t, false)
+	return c.Nodes, openCluster(t, c)
+}
+
+// mustProbe is the incarnation of what the store leads to.
+func mustProbe(t testing.TB, s *redisstore.Store) string {
+	t.Helper()
+	id, err := s.Probe(t.Context(), "test")
+	if err != nil {
+		t.Fatalf("probe: %v", err)
+	}
+	for _, part := range strings.Split(id, ",") {
+		if len(part) != 40 {
+			t.Fatalf("probe: got %q; wanted replication ids", id)
+		}
+	}
+	return id
+}

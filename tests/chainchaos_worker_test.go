@@ -1,0 +1,499 @@
+package tests_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"go.uber.org/goleak"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/mysqlstore"
+)
+
+// chainChaosConfig is what a worker is told.
+type chainChaosConfig struct {
+	Proc     int // its number, another one for each start
+	Seed     uint64
+	Redis    string // host:port of its proxy
+	MySQL    string // DSN over its proxy
+	Direct   string // DSN past it, for the registers
+	Dir      string // of the plain registers
+	History  string // file, written as it goes
+	Breaks   string // the rule that its stores break, see breakers
+	NoFaults bool
+}
+
+// exclusiveResource is the one whose locks exclude; best effort is the other.
+const exclusiveResource = "x"
+
+const chainWorkers, chainCampers = 10, 3 // campers are among them
+
+var chainChaosResources = []struct {
+	tierlock.Resource
+	keys int
+}{
+	{tierlock.Resource{Name: exclusiveResource, TTL: 4 * time.Second, Floor: tierlock.MySQL, Exclusive: true, Reentrant: true}, 9},
+	{tierlock.Resource{Name: "be", TTL: 3 * time.Second, Floor: tierlock.MySQL}, 3},
+}
+
+// chainCamp is what camper i of each process wants: at every moment somebody waits
+// for the first to lose it.
+func chainCamp(i int) string { return fmt.Sprint("camp", i) }
+
+// chainKeys are all keys of a resource.
+func chainKeys(resource int) (keys []string) {
+	for i := range chainChaosResources[resource].keys {
+		keys = append(keys, fmt.Sprint(i))
+	}
+	if resource == 0 {
+		for i := range chainCampers {
+			keys = append(keys, chainCamp(i))
+		}
+	}
+	return keys
+}
+
+// chainCounts is what a worker has met.
+type chainCounts struct {
+	Held, Nested, Moved int
+	Ends                map[string]int // results of Lock, Do and Unlock
+	Writes              map[string]int // results of writes to registers
+	Tiers               map[string]int // holds, by the tier that granted them
+	Epoch               int            // the last
+	Outstanding         []string
+}
+
+// runChainChaos is a worker. It writes to its standard output, as runChaos does:
+//
+//	ready      work has begun
+//	worked     no lock is held any more; it waits for a line
+//	rest       with the counts: all was closed
+//
+// and ends at one more line. Its history it writes as it goes.
+func runChainChaos(args []string) {
+	var cfg chainChaosConfig
+	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
+		die(err)
+	}
+	// The driver says of each bad connection that it met one.
+	if err := driver.SetLogger(&driver.NopLogger{}); err != nil {
+		die(err)
+	}
+	before := goleak.IgnoreCurrent()
+	out, err := os.Create(cfg.History)
+	if err != nil {
+		die(err)
+	}
+	c := &chainSide{cfg: cfg, stop: make(chan struct{}), out: out,
+		counts: chainCounts{Ends: map[string]int{}, Writes: map[string]int{}, Tiers: map[string]int{}}}
+	quiet := c.watchStalls()
+	redis, err := openStore(cfg.Redis)
+	if err != nil {
+		die(err)
+	}
+	pool, err := sqlx.Open("mysql", cfg.MySQL)
+	if err != nil {
+		die(err)
+	}
+	pool.SetMaxIdleConns(32)
+	direct, err := sql.Open("mysql", cfg.Direct)
+	if err != nil {
+		die(err)
+	}
+	c.tools = registerTools{cfg.Dir, direct}
+	mysql := mysqlstore.New(pool, mysqlstore.Options{Logger: discard, Durable: true})
+	lc := config(nil)
+	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysql}, switchTimes
+	if breaker := breakers[cfg.Breaks]; breaker != nil {
+		lc.Stores = breaker(redis, mysql)
+	}
+	for _, r := range chainChaosResources {
+		lc.Resources = append(lc.Resources, r.Resource)
+	}
+	lc.Observer.Adopted = func(tierlock.AdoptedEvent) { c.count(func(n *chainCounts) { n.Moved++ }) }
+	if c.locker, err = tierlock.New(lc); err != nil {
+		die(err)
+	}
+	var wg sync.WaitGroup
+	for i := range chainWorkers {
+		r := rand.New(rand.NewPCG(cfg.Seed, uint64(1000*(cfg.Proc+1)+i)))
+		wg.Go(func() {
+			for !c.stopping() {
+				c.round(r, i)
+			}
+		})
+	}
+	fmt.Println("ready")
+	orders := bufio.NewScanner(os.Stdin)
+	orders.Scan()
+	close(c.stop)
+	wg.Wait()
+	if cfg.Breaks == "" {
+		c.lockAll()
+	}
+	fmt.Println("worked")
+	orders.Scan()
+
+	c.counts.Epoch = int(c.locker.Status().Chain.Epoch)
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	if err := c.locker.Close(ctx); err != nil && cfg.Breaks == "" {
+		c.outstanding("Close: %v", err)
+	}
+	redis.Close()
+	mysql.Close()
+	pool.Close()
+	direct.Close()
+	close(quiet)
+	err = goleak.Find(before)
+	for end := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(end); {
+		err = goleak.Find(before)
+	}
+	if err != nil {
+		c.outstanding("%v", err)
+	}
+	c.mu.Lock()
+	line, err := json.Marshal(c.counts)
+	c.mu.Unlock()
+	if err != nil {
+		die(err)
+	}
+	fmt.Println("rest", string(line))
+	orders.Scan()
+}
+
+type chainSide struct {
+	cfg    chainChaosConfig
+	locker *tierlock.Locker
+	stop   chan struct{}
+	tools  registerTools
+
+	mu      sync.Mutex // guards what follows
+	out     *os.File
+	handles int
+	counts  chainCounts
+}
+
+func (c *chainSide) stopping() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// note writes a line. It is in the file before note returns, whatever becomes of the
+// process.
+func (c *chainSide) note(e chainLine) {
+	text, err := json.Marshal(e)
+	if err != nil {
+		die(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.out.Write(append(text, '\n')); err != nil {
+		die(err)
+	}
+}
+
+func (c *chainSide) complain(format string, args ...any) {
+	c.note(chainLine{Fault: fmt.Sprintf("process %d: ", c.cfg.Proc) + fmt.Sprintf(format, args...), At: machineTime()})
+}
+
+func (c *chainSide) count(f func(*chainCounts)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.counts)
+}
+
+func (c *chainSide) outstanding(format string, args ...any) {
+	c.count(func(n *chainCounts) { n.Outstanding = append(n.Outstanding, fmt.Sprintf(format, args...)) })
+}
+
+// watchStalls notes when the process does not run, until the channel is closed.
+func (c *chainSide) watchStalls() chan struct{} {
+	const beat, limit = 5 * time.Millisecond, 25 * time.Millisecond
+	stop := make(chan struct{})
+	go func() {
+		for last := machineTime(); ; {
+			select {
+			case <-stop:
+				return
+			case <-time.After(beat):
+			}
+			now := machineTime()
+			if now-last > int64(limit) {
+				c.note(chainLine{Stall: &stall{c.cfg.Proc, last, now}})
+			}
+			last = now
+		}
+	}()
+	return stop
+}
+
+// round takes one lock, works under it, and gives it back.
+func (c *chainSide) round(r *rand.Rand, worker int) {
+	res := chainChaosResources[0]
+	if r.IntN(4) == 0 && worker >= chainCampers {
+		res = chainChaosResources[1]
+	}
+	h := c.handle(r, res.Resource, fmt.Sprint(min(r.IntN(res.keys), r.IntN(res.keys))))
+	h.work = workTime(r)
+	wait := tierlock.Wait(span(r, 5*time.Millisecond, 2*time.Second))
+	if worker < chainCampers {
+		h.Key, h.work, wait = chainCamp(worker), span(r, time.Second, 12*time.Second), tierlock.Wait(10*time.Second)
+	}
+	ctx, cancel := context.WithCancel(bg)
+	defer cancel()
+	if r.IntN(6) == 0 { // in the wait, or in the hold
+		stop := time.AfterFunc(span(r, 0, 700*time.Millisecond), cancel)
+		defer stop.Stop()
+	}
+	h.Called = machineTime()
+	switch r.IntN(5) {
+	case 0:
+		h.locked(c.locker.TryLock(ctx, h.Resource, h.Key))
+	case 1:
+		h.do(ctx, wait)
+	default:
+		h.locked(c.locker.Lock(ctx, h.Resource, h.Key, wait))
+	}
+}
+
+func (c *chainSide) handle(r *rand.Rand, res tierlock.Resource, key string) *chainWork {
+	h := &chainWork{c: c, r: r, res: res}
+	h.Proc, h.Resource, h.Key = c.cfg.Proc, res.Name, key
+	c.count(func(*chainCounts) { c.handles++; h.N = c.handles })
+	return h
+}
+
+// chainWork is one handle on its way through a worker.
+type chainWork struct {
+	chainHandle
+	c     *chainSide
+	r     *rand.Rand
+	res   tierlock.Resource
+	work  time.Duration
+	token tierlock.Token
+	inner bool
+	how   string // of its register
+	value int64  // read, unless how is ""
+	noted int64
+}
+
+func (h *chainWork) note() {
+	l := h.chainHandle
+	h.noted = machineTime()
+	h.c.note(chainLine{Handle: &l})
+}
+
+func (h *chainWork) locked(k *tierlock.Lock, err error) {
+	if err != nil {
+		h.refused(err)
+		return
+	}
+	h.given(k.Token())
+	h.begin(k.Context())
+	lingers := h.r.IntN(3) == 0 // goes on although the lock is lost
+	nests := h.res.Reentrant && !h.inner && h.r.IntN(3) == 0
+	for end := time.Now().Add(h.work); (h.look(k.Err, k.Context()) || lingers) && time.Now().Before(end) && !h.c.stopping(); {
+		if nests {
+			nests = false
+			h.reenter(k)
+			continue
+		}
+		time.Sleep(min(time.Until(end), span(h.r, time.Millisecond, 10*time.Millisecond)))
+	}
+	h.finish(k.Context(), func() bool { return k.Err() == nil })
+	h.look(k.Err, k.Context())
+	h.Unlock = machineTime()
+	h.unlocked(k.Unlock())
+	if k.Err() == nil || k.Context().Err() == nil {
+		h.c.complain("%s/%s %s is believed in after Unlock", h.Resource, h.Key, h.ID)
+	}
+}
+
+// reenter enters the hold once more, and leaves it.
+func (h *chainWork) reenter(k *tierlock.Lock) {
+	in := h.c.handle(h.r, h.res, h.Key)
+	in.inner, in.work, in.Called = true, workTime(h.r)/4, machineTime()
+	inner, err := h.c.locker.Lock(k.Context(), h.Resource, h.Key)
+	if err == nil && h.ID != inner.Token().ID && k.Err() == nil {
+		h.c.complain("%s/%s: nested in %s, given %s", h.Resource, h.Key, h.ID, inner.Token().ID)
+	}
+	h.c.count(func(n *chainCounts) { n.Nested++ })
+	in.locked(inner, err)
+}
+
+func (h *chainWork) do(ctx context.Context, opts ...tierlock.Option) {
+	ran := false
+	err := h.c.locker.Do(ctx, h.Resource, h.Key, func(ctx context.Context) error {
+		ran = true
+		h.given(tierlock.TokenFrom(ctx))
+		h.begin(ctx)
+		for end := time.Now().Add(h.work); h.look(nil, ctx) && time.Now().Before(end) && !h.c.stopping(); {
+			time.Sleep(min(time.Until(end), span(h.r, time.Millisecond, 10*time.Millisecond)))
+		}
+		h.how = "" // a context alone may be late: no register is written by it
+		h.look(nil, ctx)
+		return nil
+	}, opts...)
+	switch {
+	case !ran:
+		h.refused(err)
+	case err != nil && !errors.Is(err, tierlock.ErrLost):
+		h.c.complain("%s/%s: Do gave %v for work that was done", h.Resource, h.Key, err)
+	default:
+		h.unlocked(err)
+	}
+}
+
+func (h *chainWork) given(t tierlock.Token) {
+	h.Returned = machineTime()
+	h.token, h.ID, h.Fence, h.Epoch = t, t.ID, t.Fence, int(t.Epoch)
+	h.note()
+	h.c.count(func(n *chainCounts) { n.Tiers[t.Tier.String()]++ })
+}
+
+// begin reads the register of the key, which must be done under the lock.
+func (h *chainWork) begin(ctx context.Context) {
+	if h.inner || h.Key[0] == 'c' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	how := registerOf(h.Resource, h.Key)
+	v, err := h.c.tools.read(ctx, how, h.register(how), h.token)
+	if err != nil {
+		h.c.count(func(n *chainCounts) { n.Writes[how+": not read"]++ })
+		return
+	}
+	h.how, h.value = how, v
+}
+
+func (h *chainWork) register(how string) string { return h.Resource + "-" + h.Key + "-" + how }
+
+// finish writes the register.
+func (h *chainWork) finish(ctx context.Context, held func() bool) {
+	if h.how == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	v, looked, err := h.c.tools.write(ctx, h.how, h.register(h.how), h.token, h.value, held)
+	result := "written"
+	switch {
+	case err == nil:
+		h.c.note(chainLine{Write: &registerWrite{Proc: h.Proc, Resource: h.Resource, Key: h.Key, How: h.how, ID: h.ID,
+			Fence: h.Fence, Value: v, Looked: looked, Confirmed: machineTime()}})
+	case errors.Is(err, errRefused) || errors.Is(err, mysqlstore.ErrFenced):
+		result = "refused"
+	default:
+		result = "failed"
+	}
+	h.c.count(func(n *chainCounts) { n.Writes[h.how+": "+result]++ })
+}
+
+// look is that of TestChaos; what it finds is in the file every 20 ms.
+func (h *chainWork) look(err func() error, ctx context.Context) bool {
+	held := false
+	if err != nil {
+		if at := machineTime(); err() == nil {
+			h.Believed, held = at, true
+		}
+	}
+	if at := machineTime(); ctx.Err() == nil {
+		h.Alive, held = at, true
+	}
+	if held && machineTime()-h.noted > int64(20*time.Millisecond) {
+		h.note()
+	}
+	return held
+}
+
+func (h *chainWork) refused(err error) {
+	defer time.Sleep(span(h.r, time.Millisecond, 30*time.Millisecond))
+	if h.ended(err, "refused: ") == "" {
+		h.c.complain("%s/%s: Lock gave %v", h.Resource, h.Key, err)
+	}
+}
+
+func (h *chainWork) unlocked(err error) {
+	h.Ended = machineTime()
+	if err != nil {
+		h.Err = err.Error()
+	}
+	h.note()
+	name := h.ended(err, "unlocked: ")
+	if name != "ok" && name != "lost" && name != "unavailable" {
+		h.c.complain("%s/%s: Unlock gave %v", h.Resource, h.Key, err)
+	}
+	h.c.count(func(n *chainCounts) { n.Held++ })
+}
+
+// ended counts a result and returns its name, "" if callers could not know it.
+func (h *chainWork) ended(err error, what string) (name string) {
+	if err == nil {
+		name = "ok"
+	}
+	for _, s := range documented {
+		if name == "" && errors.Is(err, s.err) {
+			name = s.name
+		}
+	}
+	h.c.count(func(n *chainCounts) { n.Ends[h.Resource+" "+what+name]++ })
+	return name
+}
+
+// lockAll takes every key once, when all faults are over.
+func (c *chainSide) lockAll() {
+	var wg sync.WaitGroup
+	for i, res := range chainChaosResources {
+		for _, key := range chainKeys(i) {
+			wg.Go(func() {
+				if err := c.lockOnce(res.Name, key); err != nil {
+					c.outstanding("%s/%s at the end: %v; %+v", res.Name, key, err, c.locker.Status().Chain)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for end := time.Now().Add(2 * patience); ; time.Sleep(10 * time.Millisecond) {
+		st := c.locker.Status()
+		if st.Holds+st.Waiters+st.Undos == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			c.outstanding("at rest there are %d holds, %d waiters, %d undos", st.Holds, st.Waiters, st.Undos)
+			return
+		}
+	}
+}
+
+// lockOnce takes and frees a key within patience, over switches that may be under
+// way still.
+func (c *chainSide) lockOnce(resource, key string) error {
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	for {
+		k, err := c.locker.Lock(ctx, resource, key, tierlock.UntilDone())
+		if err != nil {
+			return err
+		}
+		err = k.Unlock()
+		if !errors.Is(err, tierlock.ErrUnavailable) && !errors.Is(err, tierlock.ErrLost) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
