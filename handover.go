@@ -250,15 +250,23 @@ func (h *hold) rest(now time.Time) {
 	p.line.restTill = now.Add(d)
 }
 
-// giveWay waits until other processes have had their turn.
+// giveWay waits until other processes have had their turn, but for no more than half
+// of what is left of the caller's wait: perhaps nobody else wants the key.
 func (a *acquisition) giveWay(ctx context.Context) error {
 	p := &a.hold.place
 	p.shard.mu.Lock()
 	till := p.line.restTill
 	p.shard.mu.Unlock()
-	d := time.Until(till)
+	now := time.Now()
+	d := till.Sub(now)
 	if till.IsZero() || d <= 0 || a.call.noWait {
 		return nil
+	}
+	if left, bounded := a.waitLeft(now); bounded {
+		d = min(d, left/2)
+	}
+	if end, ok := ctx.Deadline(); ok {
+		d = min(d, end.Sub(now)/2)
 	}
 	if !a.held {
 		a.learn() // its turn may have come before it had to wait

@@ -105,3 +105,54 @@ func TestUpdateTellsOfALoss(t *testing.T) {
 		})
 	}
 }
+
+// The rest leaves a caller whose wait is soon over the time to ask: a key that nobody
+// else wants is not refused.
+func TestRestLeavesTimeToAsk(t *testing.T) {
+	for _, by := range []string{"Wait", "ctx"} {
+		t.Run(by, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newRanger()
+				acquire := s.acquire
+				s.acquire = func(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
+					defer time.Sleep(2 * time.Millisecond)
+					return acquire(ctx, req)
+				}
+				l := newLocker(t, pollOnly{s})
+				k := mustLock(t, l, "r", "1")
+				for range 7 { // of one lease, which is then released, and 12 ms of rest
+					go func() {
+						k, err := l.Lock(bg, "r", "1", tierlock.UntilDone())
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						time.Sleep(8 * time.Millisecond)
+						mustUnlock(t, k)
+					}()
+				}
+				synctest.Wait()
+				wait := (2 + 7*8 + 8) * time.Millisecond
+				var last <-chan result
+				if by == "Wait" {
+					last = lockAsync(bg, l, "r", "1", tierlock.Wait(wait))
+				} else {
+					ctx, cancel := context.WithTimeout(bg, wait)
+					defer cancel()
+					last = lockAsync(ctx, l, "r", "1", tierlock.UntilDone())
+				}
+				synctest.Wait()
+				begun := time.Now()
+				mustUnlock(t, k)
+				r := <-last
+				if r.err != nil {
+					t.Fatalf("Lock of a key that is free for the last 8 ms of the wait: %v", r.err)
+				}
+				if d := r.at.Sub(begun); d < 2*time.Millisecond+7*8*time.Millisecond+3*time.Millisecond {
+					t.Errorf("granted after %v: there was no rest, and the test shows nothing", d)
+				}
+				mustUnlock(t, r.k)
+			})
+		})
+	}
+}
