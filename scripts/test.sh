@@ -20,9 +20,9 @@ if [ "$#" -eq 0 ]; then
 	done <<<"$modules"
 fi
 
-# Most of the tests that run side by side wait for a server or for a time: two for
-# each processor leave it little idle, and none short of it.
-beside=$((2 * $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
+# Most of the tests that run side by side wait for a server or for a time: three for
+# two processors leave those less idle.
+beside=$((3 * $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) / 2))
 
 # Each go test runs in a process group of its own, which this ends when it is
 # interrupted: otherwise the tests would go on alone.
