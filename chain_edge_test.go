@@ -8,6 +8,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/degrade"
+	"github.com/tierlock/tierlock/internal/sim"
 )
 
 // slowly has a process's calls to Redis take longer.
@@ -179,5 +180,43 @@ func TestChainAdoptedBetweenHolders(t *testing.T) {
 		mustUnlock(t, k)
 		_ = r.k.Unlock()
 		a.mc.SetFaults(near1ms)
+	})
+}
+
+// stuckRefresh answers no refreshes while it is stuck.
+type stuckRefresh struct {
+	*sim.MySQLStore
+	stuck atomic.Bool
+	hung  atomic.Int32
+}
+
+func (s *stuckRefresh) Arbitrate(ctx context.Context, self degrade.Self, a degrade.Action) (degrade.Reply, error) {
+	if a.Kind == degrade.Refresh && s.stuck.Load() {
+		s.hung.Add(1)
+		<-ctx.Done()
+		return degrade.Reply{}, ctx.Err()
+	}
+	return s.MySQLStore.Arbitrate(ctx, self, a)
+}
+
+// One lost refresh does not keep Close from taking the process off the chain.
+func TestChainCloseAfterALostRefresh(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		var s *stuckRefresh
+		p := w.start(edgePolls, func(c *tierlock.Config) {
+			s = &stuckRefresh{MySQLStore: c.Stores[1].(*sim.MySQLStore)}
+			c.Stores[1] = s
+		})
+		chainTakes(t, 2*time.Second, tierlock.Redis, p)
+		s.stuck.Store(true)
+		for s.hung.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if err := p.Close(bg); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if m := w.mysql.Members("ns"); len(m) != 0 {
+			t.Errorf("members after Close: %v", m)
+		}
 	})
 }
