@@ -30,23 +30,29 @@ type relays struct {
 	mu      sync.Mutex
 	present map[*tierlock.Lock]bool
 	fences  fenceOrder
-	leases  map[string]int
+	leases  map[string]int  // how many holds each has served
+	stay    map[string]bool // that were granted, and neither released nor lost
 }
 
 func newRelays(t *testing.T, rnd *rand.Rand, faulty bool) *relays {
 	r := &relays{t: t, s: newRanger(), faulty: faulty, closes: rnd.IntN(2) == 0,
-		present: make(map[*tierlock.Lock]bool), leases: make(map[string]int)}
+		present: make(map[*tierlock.Lock]bool), leases: make(map[string]int), stay: make(map[string]bool)}
 	r.s.most = []int{64, 64, 5, 1}[rnd.IntN(4)]
 	way := time.Duration(rnd.IntN(4)) * time.Millisecond / 2
 	acquire := r.s.acquire
 	r.s.acquire = func(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 		time.Sleep(way)
 		defer time.Sleep(way)
-		return acquire(ctx, req)
+		res, err := acquire(ctx, req)
+		if res.Granted {
+			r.ends(req.Token.Lease, false)
+		}
+		return res, err
 	}
 	r.s.release = func(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 		time.Sleep(way)
 		defer time.Sleep(way)
+		r.ends(req.Lease, true)
 		return r.s.Store.Release(ctx, req)
 	}
 	for i := range r.procs {
@@ -64,6 +70,17 @@ func newRelays(t *testing.T, rnd *rand.Rand, faulty bool) *relays {
 		r.procs[i] = l
 	}
 	return r
+}
+
+// ends notes that a lease is over, or has begun.
+func (r *relays) ends(lease string, over bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if over {
+		delete(r.stay, lease)
+	} else {
+		r.stay[lease] = true
+	}
 }
 
 // enter is for who has just got the lock, by an id of its own: nobody else believes
@@ -100,7 +117,7 @@ func (r *relays) caller(l *tierlock.Locker, rnd *rand.Rand, end time.Time) {
 		explicit := false
 		switch n := rnd.IntN(16); {
 		case n < 3:
-			ctx, cancel = context.WithTimeout(bg, 1+up(80))
+			ctx, cancel = context.WithTimeout(bg, time.Millisecond+up(80))
 		case n < 5:
 			opts = []tierlock.Option{tierlock.Wait(8*time.Millisecond + up(200))} // some round trips at least
 		case n < 6:
@@ -178,6 +195,9 @@ func (r *relays) run(seed uint64, rnd *rand.Rand) {
 		if err := l.Close(bg); err != nil && (i > 0 || !r.closes) {
 			r.t.Errorf("Close: %v", err)
 		}
+	}
+	if len(r.stay) > 0 && !r.faulty && !r.closes {
+		r.t.Errorf("never released: %v", r.stay)
 	}
 	time.Sleep(time.Second) // what Close has left ends with its TTL
 	wantFree(r.t, r.s, name("r", "1"))
