@@ -33,6 +33,7 @@ type attempt struct {
 	bound, budget int64
 	end           time.Time
 	floor         uint64 // the least fence of a new row
+	retried       bool   // retake was tried
 	// The token's JSON, around what only the server knows.
 	head, tail string
 }
@@ -255,9 +256,14 @@ func takeStatement(entries, session string, f form) string {
 	return q + ",expire_at=IF(" + f.won + "," + f.end + ",expire_at)"
 }
 
-// take sends the statement.
+// take sends the statement, or where the row should be there the one of retake. Of
+// that, too, the row tells what is to be done when it did nothing.
 func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
 	req := a.req
+	if !req.Explicit && !a.retried && s.left.take(req.Name) {
+		a.retried = true
+		return s.retake(ctx, a)
+	}
 	ttl := req.TTL.Microseconds()
 	a.id = rand.Uint64()
 	if req.Place.Epoch > 0 {

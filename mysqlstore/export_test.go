@@ -52,6 +52,13 @@ func (s *Store) GatherAlways() {
 	s.releases.mu.Unlock()
 }
 
+// RetakeAlways makes each lock be taken as if its row were there.
+func (s *Store) RetakeAlways() {
+	s.left.mu.Lock()
+	s.left.always = true
+	s.left.mu.Unlock()
+}
+
 // Gather keeps calls from being sent until go is called, and go together then.
 func (s *Store) Gather() (send func()) {
 	hold(&s.takes)

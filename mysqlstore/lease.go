@@ -41,6 +41,9 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
+	if state == tierlock.LeaseOwned && !req.Explicit && req.Keep == 0 {
+		s.left.add(req.Name)
+	}
 	return state, nil
 }
 

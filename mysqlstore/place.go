@@ -220,12 +220,14 @@ func (s *Store) takeAt(ctx context.Context, a *attempt) (server int64, err error
 }
 
 // takes is the statements that take a lock, of one form.
-type takes struct{ plain, ranged, explicit string }
+type takes struct{ plain, ranged, explicit, again string }
 
-func newTakes(session string, f form) takes {
+// newTakes makes them; place is what retakeStatement asks of the place.
+func newTakes(session string, f form, place string) takes {
 	return takes{
 		plain: takeStatement("NULL", session, f), ranged: rangeStatement(session, f),
 		explicit: takeStatement("CONCAT(?,"+now+"+?,'}')", session, f),
+		again:    retakeStatement(session, place),
 	}
 }
 

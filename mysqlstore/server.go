@@ -131,7 +131,7 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 		srv.sound += " AND @@in_transaction=0"
 		srv.tells = true
 	}
-	srv.takes, srv.shared, srv.placed = newTakes(srv.sound, unplaced), newTakes(srv.sound, shared), newTakes(srv.sound, placed)
+	srv.takes, srv.shared, srv.placed = newTakes(srv.sound, unplaced, ""), newTakes(srv.sound, shared, " AND epoch<=?"), newTakes(srv.sound, placed, " AND epoch<=? AND "+on)
 	if srv.nowait != "" {
 		for i, rows := range sizes {
 			srv.takeTogether[i] = srv.nowait + takeTogether(rows, srv.sound, unplaced, takeColumns, takeParameters)

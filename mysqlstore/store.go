@@ -83,6 +83,7 @@ type Store struct {
 	takes    gather[*attempt, tierlock.AcquireResult]
 	releases gather[*tierlock.ReleaseRequest, tierlock.Ownership]
 	rows     rows // of both
+	left     leftRows
 
 	pace    pace
 	members sync.WaitGroup // registered processes
