@@ -134,3 +134,13 @@ func (s *Store) ReleaseTogether(ctx context.Context, reqs []tierlock.ReleaseRequ
 	}
 	return err
 }
+
+// NoteReleased makes the store know that a lock was released.
+func (s *Store) NoteReleased(n tierlock.Name) { s.left.add(n) }
+
+// KnownReleased is of how many locks it knows that.
+func (s *Store) KnownReleased() int {
+	s.left.mu.Lock()
+	defer s.left.mu.Unlock()
+	return len(s.left.since)
+}

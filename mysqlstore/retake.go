@@ -18,36 +18,38 @@ import (
 // it has changed nothing.
 
 // retakeStatement is the statement with what has to be true of the session and of
-// the place. It takes a free row, whose fence is below the first of the grant, and
-// leaves everything else to takeStatement: a lease of the caller's own, and a fence
-// that is ahead of the server's clock.
+// the place. It takes a row that was released, whose fence is below the first of the
+// grant, and leaves everything else to takeStatement: a lease that has expired, or is
+// the caller's own, and a fence that is ahead of the server's clock.
 //
 // The condition is worked out when the row is locked, since it asks for the moving
 // clock. What is assigned depends on no column of the row, as a session may say that
 // assignments see what was there before them.
 //
-// The answer is that of rangeStatement. The fences are those that it gives, from the
-// same clock: of the whole fence, of the first of the range, and of that without
-// its epoch.
+// The answer is the time of the grant, and depends on the row, so that it is given for
+// a row only: a server may work out beforehand what is the same for all. The fences are those that rangeStatement gives,
+// from the same clock: the first and that without its epoch in the token, which is the
+// holder's, and the last in the column.
 func retakeStatement(session, place string) string {
 	const fence = "GREATEST(" + now + " DIV 2+?,?)"
-	return "UPDATE lock_record SET attempt=?,epoch=IF(LAST_INSERT_ID(" + now + "+?)>0,?,0),lease_id=?,holder_id=?,reentrant=?,entries=NULL," +
-		"token=CONCAT(?," + fence + `,'","epoch":',?,',"seq":',` + fence + `,',"serverTime":',` + now + `,',"expireAt":',` + now + "+?,?)," +
+	return "UPDATE lock_record SET attempt=?,epoch=?,lease_id=?,holder_id=?,reentrant=?,entries=NULL," +
+		"token=CONCAT(?," + fence + `,'","epoch":',?,',"seq":',` + fence + `,',"serverTime":',LAST_INSERT_ID(IF(fence,` + now + `,0)),',"expireAt":',` + now + "+?,?)," +
 		"create_time=UTC_TIMESTAMP(6),expire_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fence=" + fence +
-		" WHERE " + named + " AND fence<" + fence + " AND " + expired + " AND " + notLater + " AND " + session + place
+		" WHERE " + named + " AND fence<" + fence + " AND expire_at=" + released + " AND " + notLater + " AND " + session + place
 }
 
-// retake sends the statement. It returns 0 where nothing was changed.
+// retake sends the statement. Its answer is that of rangeStatement, 0 where nothing
+// was changed.
 func (s *Store) retake(ctx context.Context, a *attempt) (server int64, err error) {
 	req, p := a.req, a.req.Place
 	ttl, n := req.TTL.Microseconds(), int64(contract.Fences(req))
 	epoch := max(p.Epoch, contract.Epoch)
 	whole, floor, zero := leastOf(epoch), int64(a.floor), int64(epoch)<<contract.SeqBits
 	a.id = rand.Uint64() &^ 1 // as takeAt does
-	args := make([]any, 0, 33)
-	args = append(args, a.id, n<<rangeBits, epoch, req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant,
+	args := make([]any, 0, 25)
+	args = append(args, a.id, epoch, req.Token.Lease, req.Token.Holder[:min(len(req.Token.Holder), maxHolder)], req.Token.Reentrant,
 		a.head, whole-n, floor-n, epoch, whole-n-zero, floor-n-zero, ttl, a.tail, ttl, whole, floor,
-		req.Name.Namespace, req.Name.Resource, req.Name.Key, whole-n, floor-n, s.explained(), a.bound, a.budget)
+		req.Name.Namespace, req.Name.Resource, req.Name.Key, whole-n, floor-n, a.bound, a.budget)
 	query := a.srv.takes.again
 	switch {
 	case p.Epoch > 0 && p.Exclusive:
@@ -57,7 +59,10 @@ func (s *Store) retake(ctx context.Context, a *attempt) (server int64, err error
 		query = a.srv.shared.again
 		args = append(args, epoch)
 	}
-	return s.write(ctx, a.srv, query, args...)
+	if server, err = s.write(ctx, a.srv, query, args...); server > 0 {
+		server += n << rangeBits
+	}
+	return server, err
 }
 
 const (
