@@ -94,6 +94,10 @@ type Store struct {
 	reserve  sync.Once     // takes those from places
 	quit     chan struct{} // closed by Close
 
+	idle    chan func()    // to goroutines that wait for a call
+	kept    atomic.Int32   // how many go on after a call
+	workers sync.WaitGroup // all that execute calls, or wait for one
+
 	mu     sync.Mutex // guards closed, and calls against Close
 	closed bool
 	calls  sync.WaitGroup
@@ -120,7 +124,7 @@ var (
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
 		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
-		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
+		quit: make(chan struct{}), idle: make(chan func()), wrong: opt.check(), pace: usualPace,
 	}
 	s.takes.s, s.takes.send = s, s.takeAll
 	s.releases.s, s.releases.send = s, s.releaseAll
@@ -165,6 +169,7 @@ func (s *Store) Close() {
 	s.mu.Unlock()
 	s.members.Wait()
 	s.calls.Wait()
+	s.workers.Wait() // nothing begins any more
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
