@@ -22,7 +22,8 @@ import (
 // grant, and leaves everything else to takeStatement: a lease that has expired, or is
 // the caller's own, and a fence that is ahead of the server's clock.
 //
-// The condition is worked out when the row is locked, since it asks for the moving
+// The index is named, since a server works out from each condition what else it could
+// use. The condition is worked out when the row is locked, since it asks for the moving
 // clock. What is assigned depends on no column of the row, as a session may say that
 // assignments see what was there before them.
 //
@@ -32,7 +33,7 @@ import (
 // holder's, and the last in the column.
 func retakeStatement(session, place string) string {
 	const fence = "GREATEST(" + now + " DIV 2+?,?)"
-	return "UPDATE lock_record SET attempt=?,epoch=?,lease_id=?,holder_id=?,reentrant=?,entries=NULL," +
+	return "UPDATE lock_record FORCE INDEX (PRIMARY) SET attempt=?,epoch=?,lease_id=?,holder_id=?,reentrant=?,entries=NULL," +
 		"token=CONCAT(?," + fence + `,'","epoch":',?,',"seq":',` + fence + `,',"serverTime":',LAST_INSERT_ID(IF(fence,` + now + `,0)),',"expireAt":',` + now + "+?,?)," +
 		"create_time=UTC_TIMESTAMP(6),expire_at=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND,fence=" + fence +
 		" WHERE " + named + " AND fence<" + fence + " AND expire_at=" + released + " AND " + notLater + " AND " + session + place

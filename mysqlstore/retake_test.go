@@ -126,7 +126,7 @@ func TestTakenAgainTooLate(t *testing.T) {
 				req.Place = place
 				_, err := s.Acquire(background, req)
 				wantClass(t, "acquire", err, tierlock.ErrUnavailable)
-				if n := number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%FOR UPDATE lock_record SET attempt%' AND id<>CONNECTION_ID()"); n != 1 {
+				if n := number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%FOR UPDATE lock_record FORCE INDEX (PRIMARY) SET attempt%' AND id<>CONNECTION_ID()"); n != 1 {
 					t.Fatalf("%d statements wait for the row", n)
 				}
 				if err := tx.Commit(); err != nil {
