@@ -34,6 +34,7 @@ type attempt struct {
 	bound, budget int64
 	end           time.Time
 	floor         uint64 // the least fence of a new row
+	retried       bool   // retake was tried
 	// The token's JSON, around what only the server knows.
 	head, tail string
 	left       <-chan struct{} // closed when the caller has left
@@ -289,9 +290,14 @@ func (s *Store) takeUnlocked(ctx context.Context, a *attempt) (server int64, err
 	}
 }
 
-// take sends the statement.
+// take sends the statement, or where the row should be there the one of retake. Of
+// that, too, the row tells what is to be done when it did nothing.
 func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
 	req := a.req
+	if !req.Explicit && !a.retried && s.left.take(req.Name) {
+		a.retried = true
+		return s.retake(ctx, a)
+	}
 	ttl := req.TTL.Microseconds()
 	a.id = rand.Uint64()
 	if req.Place.Epoch > 0 {
