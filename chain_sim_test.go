@@ -118,6 +118,9 @@ func chainSimulate(t *testing.T, seed uint64, procs int, broken sim.Broken, kind
 		w.swarm.Start(seed)
 		w.stalls = max(0, 0.01*w.swarm.Random()-0.003)
 		w.longest = time.Duration((1 + w.swarm.Random()*w.swarm.Random()*60) * float64(time.Second))
+		if w.swarm.Random() < 0.25 { // many stops and long holds: what finds the most
+			w.stalls, w.longest = 0.02, 90*time.Second
+		}
 		for range procs {
 			w.join()
 		}

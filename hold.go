@@ -283,9 +283,9 @@ func (h *hold) finish(cause error) {
 		h.local.end()
 	}
 	h.stopUpdate()
-	h.resource.holds.Add(-1) // before the next one counts itself
-	h.place.leave()
 	h.locker.holds.remove(h)
+	h.resource.holds.Add(-1)
+	h.place.leave() // last: the next hold of the key may begin at once
 	if cause == ErrReleased {
 		return
 	}

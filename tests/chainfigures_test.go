@@ -3,7 +3,6 @@ package tests_test
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -31,8 +30,8 @@ const (
 )
 
 // A figureSide is a process under load: it holds locks, and some goroutines lock and
-// unlock keys of their own. Orders are lines: "mark" tells what has happened since
-// the last one and begins anew.
+// unlock keys of their own, with the default wait of a second. Orders are lines:
+// "mark" tells what has happened since "begin".
 type figureConfig struct {
 	Redis, MySQL string
 	Holds, Proc  int
@@ -40,14 +39,10 @@ type figureConfig struct {
 }
 
 type figureMark struct {
-	Given  int
-	Failed int
-	Errors map[string]int
-	First  map[string]int64 // the first grant from a tier after another one: when, by machineTime
-	Last   map[string]int64 // the last one from it
-	Pause  time.Duration    // the longest time without a grant
-	Lost   int              // holds
-	Tier   string
+	Given, Failed int
+	Pause         time.Duration // the longest time without a grant
+	Lost          int           // holds
+	Tier          string        // of the last grant
 }
 
 func runFigures(args []string) {
@@ -65,7 +60,7 @@ func runFigures(args []string) {
 	}
 	pool.SetMaxIdleConns(32)
 	lc := config(nil, tierlock.Resource{Name: "x", Floor: tierlock.MySQL, Exclusive: true})
-	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysqlstore.New(pool, mysqlstore.Options{Logger: discard})}, cfg.Degrade
+	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysqlstore.New(pool, mysqlstore.Options{Logger: discard, Durable: true})}, cfg.Degrade
 	l, err := tierlock.New(lc)
 	if err != nil {
 		die(err)
@@ -81,33 +76,19 @@ func runFigures(args []string) {
 	var mu sync.Mutex
 	var m figureMark
 	var last int64
-	begin := func() {
-		m, last = figureMark{Errors: map[string]int{}, First: map[string]int64{}, Last: map[string]int64{}}, machineTime()
-	}
+	begin := func() { m, last = figureMark{}, machineTime() }
 	begin()
 	for w := range figureWorkers {
 		go func() {
 			for i := 0; ; i++ {
-				k, err := l.TryLock(bg, "x", fmt.Sprintf("load-%d-%d-%d", cfg.Proc, w, i%16))
+				k, err := l.Lock(bg, "x", fmt.Sprintf("load-%d-%d-%d", cfg.Proc, w, i%16))
 				now := machineTime()
 				mu.Lock()
 				if err != nil {
 					m.Failed++
-					name := "other"
-					for _, s := range documented {
-						if errors.Is(err, s.err) {
-							name = s.name
-							break
-						}
-					}
-					m.Errors[name]++
 				} else {
 					m.Given++
-					tier := k.Token().Tier.String()
-					if m.First[tier] == 0 {
-						m.First[tier] = now
-					}
-					m.Last[tier], m.Tier = now, tier
+					m.Tier = k.Token().Tier.String()
 					m.Pause = max(m.Pause, time.Duration(now-last))
 					last = now
 				}
@@ -122,6 +103,9 @@ func runFigures(args []string) {
 	fmt.Println("ready")
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
 		mu.Lock()
+		if orders.Text() == "begin" {
+			begin()
+		}
 		m.Pause = max(m.Pause, time.Duration(machineTime()-last))
 		m.Lost = 0
 		for _, k := range holds {
@@ -130,7 +114,6 @@ func runFigures(args []string) {
 			}
 		}
 		line, err := json.Marshal(m)
-		begin()
 		mu.Unlock()
 		if err != nil {
 			die(err)
@@ -139,9 +122,9 @@ func runFigures(args []string) {
 	}
 }
 
-func figureMarkOf(t testing.TB, p *rig.Process) (m figureMark) {
+func figureMarkOf(t testing.TB, p *rig.Process, order string) (m figureMark) {
 	t.Helper()
-	p.Send("mark")
+	p.Send(order)
 	if err := json.Unmarshal([]byte(p.Expect("mark", patience)), &m); err != nil {
 		t.Fatal(err)
 	}
@@ -204,27 +187,27 @@ func figureRound(t *testing.T, periods tierlock.Degrade, dead bool) (away, back 
 		defer p.Kill()
 	}
 	time.Sleep(3 * time.Second)
-	for _, p := range procs {
-		figureMarkOf(t, p)
-	}
 	if dead {
 		procs[2].Kill()
 		procs = procs[:2]
 	}
-	s.redis.Kill()
-	settle := func(tier string) (pause time.Duration) {
+	settle := func(tier string, change func()) (pause time.Duration) {
+		for _, p := range procs {
+			figureMarkOf(t, p, "begin")
+		}
+		change()
 		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(500 * time.Millisecond) {
-			there := 0
+			there, fails := 0, 0
+			pause, lost = 0, 0
 			for _, p := range procs {
-				m := figureMarkOf(t, p)
-				pause = max(pause, m.Pause)
-				failed += m.Failed
+				m := figureMarkOf(t, p, "mark")
+				pause, fails, lost = max(pause, m.Pause), fails+m.Failed, lost+m.Lost
 				if m.Tier == tier {
 					there++
 				}
-				lost = max(lost, m.Lost)
 			}
 			if there == len(procs) {
+				failed += fails
 				return pause
 			}
 			if time.Now().After(end) {
@@ -232,9 +215,8 @@ func figureRound(t *testing.T, periods tierlock.Degrade, dead bool) (away, back 
 			}
 		}
 	}
-	away = settle("mysql")
-	s.redis.Start()
-	back = settle("redis")
+	away = settle("mysql", s.redis.Kill)
+	back = settle("redis", s.redis.Start)
 	if !dead && lost > 0 {
 		t.Errorf("%d of %d holds were lost though all members answered", lost, figureHolds)
 	}
