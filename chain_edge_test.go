@@ -220,3 +220,41 @@ func TestChainCloseAfterALostRefresh(t *testing.T) {
 		}
 	})
 }
+
+// A resource without a floor names the present epoch, too: the record of its fences may
+// be shared with locks of the chain, and would give it their epoch for as long as it
+// lasts, a minute, and a smaller one after that.
+func TestChainDirectLocksNameTheEpoch(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a, b := w.start(), w.start()
+		chainTakes(t, 2*time.Second, tierlock.Redis, a, b)
+		held := mustLock(t, b.Locker, "r", "2")
+		waits := lockAsync(bg, a.Locker, "r", "2", tierlock.UntilDone())
+		k := mustLock(t, a.Locker, "r", "1")
+		was := k.Token()
+		w.shift(a, degrade.Redis, w.redis.Incarnation())
+		for a.Status().Chain.Epoch != 2 || a.Status().Chain.Draining {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		mustUnlock(t, k)
+		mustUnlock(t, held)
+		k = mustLock(t, a.Locker, "r", "1")
+		if now := k.Token(); now.Epoch != 2 || now.Fence <= was.Fence {
+			t.Errorf("epoch %d, fence %d after %d", now.Epoch, now.Fence, was.Fence)
+		}
+		mustUnlock(t, k)
+		for range 2 { // of a process that has just started, too
+			k, err := w.start().TryLock(bg, "r", "1")
+			if e := k.Token().Epoch; err != nil || e != 2 {
+				t.Errorf("the first lock of a process: in epoch %d, %v", e, err)
+			}
+			mustUnlock(t, k)
+		}
+		r := <-waits
+		if e := r.k.Token().Epoch; r.err != nil || e != 2 {
+			t.Errorf("who has waited since before has it in epoch %d: %v", e, r.err)
+		}
+		mustUnlock(t, r.k)
+	})
+}
