@@ -82,7 +82,9 @@ func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {
 		}
 		locks, nested, moved, epoch = locks+c.Held, nested+c.Nested, moved+c.Moved, max(epoch, c.Epoch)
 	}
-	t.Logf("%d switches, %d updates lost where nothing keeps them", epoch-1, h.lost())
+	overlapping, fences := h.loose()
+	t.Logf("%d switches; of best effort %d overlaps and %d fences that did not rise; %d updates lost where nothing keeps them",
+		epoch-1, overlapping, fences, h.lost())
 	// Else the faults have met nothing. (Of a worker that was killed there is no count.)
 	seconds := int(lasting / time.Second)
 	if suspect > time.Second {
