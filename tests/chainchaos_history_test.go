@@ -29,8 +29,10 @@ type chainLine struct {
 // chainHandle is one handle on a lock.
 type chainHandle struct {
 	heldLock
-	N     int   // its number in its process
-	Epoch int   // that it was granted in
+	N     int // its number in its process
+	Epoch int // that it was granted in
+	Tier  string
+	Inner bool  // it entered a hold
 	Ended int64 // read after Unlock, or Do, had returned; 0 if it never did
 }
 
