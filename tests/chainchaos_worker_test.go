@@ -72,12 +72,11 @@ func chainKeys(resource int) (keys []string) {
 
 // chainCounts is what a worker has met.
 type chainCounts struct {
-	Held, Nested, Moved int
-	Ends                map[string]int // results of Lock, Do and Unlock
-	Writes              map[string]int // results of writes to registers
-	Tiers               map[string]int // holds, by the tier that granted them
-	Epoch               int            // the last
-	Outstanding         []string
+	Held, Moved int
+	Ends        map[string]int // results of Lock, Do and Unlock
+	Writes      map[string]int // results of writes to registers
+	Epoch       int            // the last
+	Outstanding []string
 }
 
 // runChainChaos is a worker. It writes to its standard output, as runChaos does:
@@ -102,7 +101,7 @@ func runChainChaos(args []string) {
 		die(err)
 	}
 	c := &chainSide{cfg: cfg, stop: make(chan struct{}), out: out,
-		counts: chainCounts{Ends: map[string]int{}, Writes: map[string]int{}, Tiers: map[string]int{}}}
+		counts: chainCounts{Ends: map[string]int{}, Writes: map[string]int{}}}
 	quiet := c.watchStalls()
 	redis, err := openVia(cfg)
 	if err != nil {
@@ -294,7 +293,6 @@ type chainWork struct {
 	res   tierlock.Resource
 	work  time.Duration
 	token tierlock.Token
-	inner bool
 	how   string // of its register
 	value int64  // read, unless how is ""
 	noted int64
@@ -314,7 +312,7 @@ func (h *chainWork) locked(k *tierlock.Lock, err error) {
 	h.given(k.Token())
 	h.begin(k.Context())
 	lingers := h.r.IntN(3) == 0 // goes on although the lock is lost
-	nests := h.res.Reentrant && !h.inner && h.r.IntN(3) == 0
+	nests := h.res.Reentrant && !h.Inner && h.r.IntN(3) == 0
 	for end := time.Now().Add(h.work); (h.look(k.Err, k.Context()) || lingers) && time.Now().Before(end) && !h.c.stopping(); {
 		if nests {
 			nests = false
@@ -335,12 +333,11 @@ func (h *chainWork) locked(k *tierlock.Lock, err error) {
 // reenter enters the hold once more, and leaves it.
 func (h *chainWork) reenter(k *tierlock.Lock) {
 	in := h.c.handle(h.r, h.res, h.Key)
-	in.inner, in.work, in.Called = true, workTime(h.r)/4, machineTime()
+	in.Inner, in.work, in.Called = true, workTime(h.r)/4, machineTime()
 	inner, err := h.c.locker.Lock(k.Context(), h.Resource, h.Key)
 	if err == nil && h.ID != inner.Token().ID && k.Err() == nil {
 		h.c.complain("%s/%s: nested in %s, given %s", h.Resource, h.Key, h.ID, inner.Token().ID)
 	}
-	h.c.count(func(n *chainCounts) { n.Nested++ })
 	in.locked(inner, err)
 }
 
@@ -369,14 +366,13 @@ func (h *chainWork) do(ctx context.Context, opts ...tierlock.Option) {
 
 func (h *chainWork) given(t tierlock.Token) {
 	h.Returned = machineTime()
-	h.token, h.ID, h.Fence, h.Epoch = t, t.ID, t.Fence, int(t.Epoch)
+	h.token, h.ID, h.Fence, h.Epoch, h.Tier = t, t.ID, t.Fence, int(t.Epoch), t.Tier.String()
 	h.note()
-	h.c.count(func(n *chainCounts) { n.Tiers[t.Tier.String()]++ })
 }
 
 // begin reads the register of the key, which must be done under the lock.
 func (h *chainWork) begin(ctx context.Context) {
-	if h.inner || h.Key[0] == 'c' {
+	if h.Inner || h.Key[0] == 'c' {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
