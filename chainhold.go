@@ -115,16 +115,19 @@ func (h *chainHold) renewed(at route, sent watchdog.Instant, ttl time.Duration, 
 		// By now it is elsewhere: this says nothing about it, neither yes nor no.
 		h.follow()
 		return errMovedOn
-	case answer != nil && !h.exclusive && h.inBoth(at) && errors.Is(answer, watchdog.ErrNotHeld):
-		// It is in the coming store already. A store that lost its data in an
-		// outage ends no hold that was saved from it.
+	case answer != nil && errors.Is(answer, watchdog.ErrNotHeld) && h.saved(at):
 		return errMovedOn
 	}
 	return answer
 }
 
-// inBoth reports whether the lease was adopted by a drain from the place.
-func (h *chainHold) inBoth(at route) bool {
+// saved reports whether the lease was adopted by a drain from the place, so that it
+// is in the coming store already, and needs no permit. A store that lost its data in
+// an outage ends no hold that was saved from it.
+func (h *chainHold) saved(at route) bool {
+	if h == nil || h.exclusive {
+		return false
+	}
 	mode := h.chain.run.Mode()
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -219,8 +219,9 @@ func TestDifferingPolicies(t *testing.T) {
 	s := startTwoStores(t)
 	a := s.join(t)
 	takesFrom(t, patience, tierlock.Redis, a)
-	if !a.Status().Chain.Agreed {
-		t.Error("alone, and not agreed")
+	before := mustLock(t, a.Locker, "x", "before")
+	if !a.Status().Chain.Agreed || before.Guarantee() != tierlock.Exclusive {
+		t.Errorf("alone: %+v, worth %v", a.Status().Chain, before.Guarantee())
 	}
 	odd := s.join(t, func(c *tierlock.Config) { c.Resources[1].Exclusive = true })
 	takesFrom(t, patience, tierlock.Redis, odd)
@@ -239,6 +240,15 @@ func TestDifferingPolicies(t *testing.T) {
 		t.Error(err)
 	}
 	rig.Eventually(t, patience, "all agree again", func() bool { return a.Status().Chain.Agreed })
+	if before.Guarantee() != tierlock.FencedOnly {
+		t.Errorf("what was held meanwhile is worth %v", before.Guarantee())
+	}
+	mustUnlock(t, before)
+	after := mustLock(t, a.Locker, "x", "after")
+	if after.Guarantee() != tierlock.Exclusive {
+		t.Errorf("when all agree again: worth %v", after.Guarantee())
+	}
+	mustUnlock(t, after)
 }
 
 func saysPolicies(line string) bool { return contains(errors.New(line), "other policies") }

@@ -91,8 +91,9 @@ func TestNoLostWakeUp(t *testing.T) {
 	const bound = time.Second + slack
 	res := tierlock.Resource{Name: "job", TTL: 10 * time.Second}
 	srv := rig.Redis(t)
-	a, b := newLocker(t, open(t, srv.Addr), res), newLocker(t, open(t, srv.Addr), res)
-	p := newPeer(t, peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}})
+	calls := redisstore.Options{CallTimeout: unhurried}
+	a, b := unhurriedLocker(t, open(t, srv.Addr, calls), res), unhurriedLocker(t, open(t, srv.Addr, calls), res)
+	p := newPeer(t, peerConfig{Addr: srv.Addr, Resources: []tierlock.Resource{res}, CallTimeout: unhurried})
 	// Between processes nothing is fair: one that asks again at once mostly
 	// wins against one that has to be woken. So they pause now and then.
 	const pause = 4 * time.Millisecond
