@@ -47,7 +47,8 @@ type attempt struct {
 // budget that is shorter than one round trip is always refused.
 //
 // The lease is taken by one INSERT … ON DUPLICATE KEY UPDATE on the primary
-// key. Whether it was is read from the answer to that statement itself, or from
+// key, or, where the lock was released here lately, by an UPDATE; where that finds
+// that the row was used or deleted meanwhile, two or three more follow. Whether it was is read from the answer to that statement itself, or from
 // the row; the number of affected rows, which depends on the DSN, counts for
 // nothing.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {

@@ -13,8 +13,8 @@
 // A lock is a row of lock_record, found by its name alone; names are bytes, so
 // case, accents and trailing spaces make different locks. A lease is its lease_id
 // until expire_at, by the clock of the server. It is taken by one INSERT … ON
-// DUPLICATE KEY UPDATE, renewed and released by UPDATE, and the row stays for ten
-// minutes after, since its fence is the least of the next. Each statement commits
+// DUPLICATE KEY UPDATE, or where it was released here a while ago by UPDATE, renewed
+// and released by UPDATE, and the row stays for ten minutes after, since its fence is the least of the next. Each statement commits
 // by itself and needs nothing of its session: no connection is pinned, no
 // transaction is open and no row is locked while a lock is held or waited for, so
 // the pool may be that of the service's own queries, and there may be a proxy in

@@ -11,9 +11,9 @@ import (
 )
 
 // To take a lock whose row is there, and free, is an UPDATE with all that has to be
-// true in its condition. Next to it takeStatement costs a server twice the time: it
-// asks for each column once more whether it may, and begins with an insert that fails.
-// But where there is no such row it was for nothing. So it is tried where this
+// true in its condition. Next to it takeStatement costs a server twice the time, mostly
+// to go through its text, as it asks for each column once more whether it may. But where
+// there is no such row the UPDATE was for nothing. So it is tried where this
 // process has given back the lock a while ago, and takeStatement comes after it where
 // it has changed nothing.
 
@@ -28,9 +28,9 @@ import (
 // assignments see what was there before them.
 //
 // The answer is the time of the grant, and depends on the row, so that it is given for
-// a row only: a server may work out beforehand what is the same for all. The fences are those that rangeStatement gives,
-// from the same clock: the first and that without its epoch in the token, which is the
-// holder's, and the last in the column.
+// a row only: a server may work out beforehand what is the same for all. The fences are
+// those that rangeStatement gives, from the same clock: the first and that without its
+// epoch in the token, which is the holder's, and the last in the column.
 func retakeStatement(session, place string) string {
 	const fence = "GREATEST(" + now + " DIV 2+?,?)"
 	return "UPDATE lock_record FORCE INDEX (PRIMARY) SET attempt=?,epoch=?,lease_id=?,holder_id=?,reentrant=?,entries=NULL," +

@@ -33,6 +33,11 @@ func TestTakenAgain(t *testing.T) {
 			mustAcquire(t, other, ask(key, lease, patience))
 			mustRelease(t, other, drop(key, lease), tierlock.LeaseOwned)
 		}, "UPDATE"},
+		"used by several": {0, 0, func(t *testing.T, key string) {
+			lease := newLease()
+			mustAcquire(t, other, askAs("h", key, lease, patience))
+			mustRelease(t, other, dropAs(key, lease), tierlock.LeaseOwned)
+		}, "UPDATE"},
 		"gone": {0, 0, func(t *testing.T, key string) { execute(t, db, "DELETE FROM lock_record WHERE "+row(key)) }, "UPDATE SELECT SELECT INSERT"},
 		"fence ahead": {100, 0, func(t *testing.T, key string) {
 			execute(t, db, "UPDATE lock_record SET fence=fence+60000000 WHERE "+row(key))
@@ -87,6 +92,52 @@ func retakeSaid(t *testing.T, db *sql.DB) string {
 		all[i], _, _ = strings.Cut(text, " ")
 	}
 	return strings.Join(all, " ")
+}
+
+// A row of a later epoch than that of the call, and another server than that which it
+// is meant for, keep it from being taken so, too.
+func TestTakenAgainForAPlace(t *testing.T) {
+	t.Parallel()
+	srv := migrated(t)
+	db := admin(t, srv)
+	s := open(t, srv.DSN(""), calm)
+	s.RetakeAlways()
+	for what, c := range map[string]struct {
+		row   int
+		place tierlock.Place
+		epoch uint64 // of the grant, 0 for none
+	}{
+		"shared, of its epoch":       {2, tierlock.Place{Epoch: 2}, 2},
+		"shared, of a later epoch":   {5, tierlock.Place{Epoch: 2}, 5},
+		"placed, of its epoch":       {2, tierlock.Place{Epoch: 2, Exclusive: true}, 2},
+		"placed, of an earlier one":  {1, tierlock.Place{Epoch: 2, Exclusive: true}, 2},
+		"placed, of a later epoch":   {5, tierlock.Place{Epoch: 2, Exclusive: true}, 0},
+		"placed, for another server": {2, tierlock.Place{Epoch: 2, Exclusive: true, Incarnation: "other"}, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			key := t.Name()
+			execute(t, db, insertRow, key)
+			execute(t, db, fmt.Sprintf("UPDATE lock_record SET epoch=%d WHERE %s", c.row, row(key)))
+			req := ask(key, newLease(), patience)
+			req.Place = c.place
+			res, err := s.Acquire(background, req)
+			if c.epoch == 0 {
+				if !errors.Is(err, tierlock.ErrEpoch) || number(t, db, "SELECT COUNT(*) FROM lock_record WHERE lease_id='' AND "+row(key)) != 1 {
+					t.Errorf("got %+v, %v; wanted an untouched row", res, err)
+				}
+				return
+			}
+			if err != nil || !res.Granted || res.Token.Epoch != c.epoch {
+				t.Fatalf("got %+v, %v; wanted a grant of epoch %d", res, err, c.epoch)
+			}
+			if n := number(t, db, "SELECT epoch FROM lock_record WHERE "+row(key)); n != int64(c.epoch) {
+				t.Errorf("the row's epoch is %d, wanted %d", n, c.epoch)
+			}
+			if rec := mustInspect(t, s, key); rec.Token != res.Token {
+				t.Errorf("stored %+v; wanted %+v", rec.Token, res.Token)
+			}
+		})
+	}
 }
 
 // Who finds it held by another is told so, by the row that is read then.
