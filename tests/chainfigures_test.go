@@ -30,7 +30,7 @@ const (
 	figureWorkers = 4   // of each process, that lock and unlock all the time
 )
 
-// A figureSide is a process under load: it holds locks, and some goroutines lock and
+// A figure process is one under load: it holds locks, and some goroutines lock and
 // unlock keys of their own, with the default wait of a second. Orders are lines:
 // "mark" tells what has happened since "begin".
 type figureConfig struct {
