@@ -26,7 +26,7 @@ func (r *ResourceHandle) lock(ctx context.Context, key string, opts []Option, tr
 	}
 
 	a := &acquisition{locker: r.locker, resource: r, name: name, call: c, start: time.Now()}
-	a.at.backend = r.locker.store
+	a.at = r.locker.direct()
 	n, o := r.locker.notify, &r.locker.cfg.Observer
 	labels := Labels{App: r.locker.cfg.App, Resource: r.cfg.Name, Tier: a.at.backend.Tier()}
 	ctx = n.acquireStart(ctx, AcquireStart{Labels: labels, Key: key, At: a.start})
@@ -173,7 +173,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 // learn takes over what the contender in front has been told meanwhile.
 func (a *acquisition) learn() knowledge {
 	k := a.hold.place.knows()
-	a.held, a.holder = k.held, k.holder
+	a.held, a.holder = k.held || k.rested, k.holder
 	if k.failed != nil {
 		a.failed = k.failed
 	}

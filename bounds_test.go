@@ -3,6 +3,7 @@ package tierlock_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,6 +220,36 @@ func TestOverdueAndTooManyHolds(t *testing.T) {
 		}
 		mustUnlock(t, k1)
 		mustUnlock(t, k2)
+	})
+}
+
+// A hold that ends is no longer counted when the next of its key begins.
+func TestHoldsInTurnAreNotTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var many events[tierlock.TooManyHoldsEvent]
+		l := newLocker(t, newSpy(nil), withResources(tierlock.Resource{Name: "r", TTL: time.Minute, MaxHolds: 1}),
+			func(c *tierlock.Config) { c.Observer.TooManyHolds = many.add })
+		// Another TTL than that of who is in front, so that none is handed over.
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for range 100 {
+					k, err := l.Lock(bg, "r", "1", tierlock.UntilDone(), tierlock.TTL(time.Minute-time.Duration(i)*time.Second))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mustUnlock(t, k)
+				}
+			})
+		}
+		all.Wait()
+		if err := l.Close(bg); err != nil { // all events are told
+			t.Error(err)
+		}
+		if e := many.all(); len(e) != 0 {
+			t.Errorf("%d events of holds that came one after the other, the first %+v; want none", len(e), e[0])
+		}
 	})
 }
 

@@ -30,10 +30,11 @@ type chain struct {
 
 	mu    sync.Mutex
 	holds map[degrade.HoldID]*chainHold
+	wrong map[degrade.Kind]error // the calls of the chain itself that fail now
 }
 
 func (l *Locker) newChain() *chain {
-	c := &chain{locker: l, origin: watchdog.Now(), holds: map[degrade.HoldID]*chainHold{}}
+	c := &chain{locker: l, origin: watchdog.Now(), holds: map[degrade.HoldID]*chainHold{}, wrong: map[degrade.Kind]error{}}
 	c.agreed.Store(true)
 	for _, b := range l.stores {
 		switch b.Tier() {
@@ -75,7 +76,8 @@ func (c *chain) backend(t degrade.Tier) *backend {
 
 // at is where the calls about a hold with that ticket go.
 func (c *chain) at(t degrade.Ticket, exclusive bool) route {
-	p := Place{Epoch: t.Epoch, Exclusive: exclusive}
+	// While no mode is known best effort goes to epoch 1, which is to say any.
+	p := Place{Epoch: max(t.Epoch, 1), Exclusive: exclusive}
 	if exclusive {
 		p.Incarnation = t.Incarnation
 	}
@@ -102,6 +104,12 @@ func (c *chain) suspect(b *backend) {
 // failed logs when the calls of the chain itself begin to fail, and when they work
 // again.
 func (c *chain) failed(kind degrade.Kind, err error) {
+	err = ofCall(err)
+	c.mu.Lock()
+	if c.wrong[kind] = err; err == nil {
+		delete(c.wrong, kind)
+	}
+	c.mu.Unlock()
 	say := c.locker.notify.say
 	what := slog.String("call", kind.String())
 	switch {
@@ -112,6 +120,19 @@ func (c *chain) failed(kind degrade.Kind, err error) {
 	default:
 		say(slog.LevelWarn, "tierlock: the chain's call fails", Token{}, what, slog.Any("err", err))
 	}
+}
+
+// trouble is what keeps the process from its permit, as far as is known: nil for
+// nothing that failed.
+func (c *chain) trouble() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, kind := range []degrade.Kind{degrade.Poll, degrade.Create, degrade.Refresh} {
+		if err := c.wrong[kind]; err != nil {
+			return fmt.Errorf(", since the call %v fails: %w", kind, err)
+		}
+	}
+	return nil
 }
 
 // event takes in what the machine has to tell, on the runner's goroutine.

@@ -195,7 +195,7 @@ func (p *simLocker) worker() {
 
 // hold has an exclusive lock for a while, or until it is lost.
 func (p *simLocker) hold(k *tierlock.Lock, key string, lasts time.Duration) {
-	if g := k.Guarantee(); g > tierlock.Exclusive || g < tierlock.Exclusive && !p.w.mixed {
+	if g := k.Guarantee(); g != tierlock.Exclusive {
 		p.w.history.Wrong("%s: a lock is worth %v, want %v", p.name, g, tierlock.Exclusive)
 	}
 	b := p.w.history.Began(key, p.name, k.Token().Fence, func() bool { return p.ctx.Err() == nil && k.Err() == nil })

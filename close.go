@@ -20,8 +20,11 @@ import (
 // time, since its body may still run. After that Close waits at most another
 // three CallTimeouts.
 //
-// The error, if any, joins all that was left: holds not unlocked and releases
-// not confirmed. Whichever it is, no goroutine of the Locker stays, but for
+// The process is then taken off the members of its chain, so that no switch waits
+// for it.
+//
+// The error, if any, joins all that was left: holds not unlocked, releases not
+// confirmed, a member that is still listed. Whichever it is, no goroutine of the Locker stays, but for
 // one that is inside the Observer or the Logger.
 //
 // Unlock works after Close, once: a failed release is not repeated. Close is
@@ -66,7 +69,8 @@ func (l *Locker) Close(ctx context.Context) error {
 	// Before the releases, which may wait for a store that is away: nothing is
 	// believed in or given any more, so no switch has to wait for this process.
 	if l.chain != nil {
-		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		// One for a write of the own row that is under way, one for the leave after it.
+		off, stop := context.WithTimeout(grace, 2*l.cfg.CallTimeout)
 		if err := l.chain.close(off); err != nil {
 			problems = append(problems, err)
 		}

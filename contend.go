@@ -213,7 +213,7 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		return nil, errLateGrant
 	}
-	h.token, h.sent, h.settled, h.backend = res.Token, sent, a.settled, a.at.backend
+	h.token, h.sent, h.settled = res.Token, sent, a.settled
 	if l := a.locker.local; l != nil && a.at.backend == l.store {
 		l.enter(h, a.call)
 	} else if a.resource.chained && !a.locker.chain.enter(h, a.at, sent, a.call) {
@@ -255,6 +255,8 @@ func (a *acquisition) begin(ctx context.Context, at time.Time, former *watchdog.
 		err = ended(ctx)
 	case a.locker.isClosing():
 		err = ErrClosed
+	case a.call.worth > 0 && h.guarantee() < a.call.worth:
+		err = fmt.Errorf("%w: the hold is %v by now, and %v is required", ErrUnavailable, h.guarantee(), a.call.worth)
 	}
 	if err == nil {
 		return k, nil

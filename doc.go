@@ -47,6 +47,28 @@
 //     releases, expiries and FLUSHALL, and over any step of the store's clock
 //     (on Redis within a minute of the last grant). A clock that is set back
 //     together with a loss of the data, or on Redis later, may give smaller ones.
+//     Where the store loses a lease that is being handed over, who takes the key
+//     has a larger fence than all holds of that lease, also those that begin later.
+//
+// # Several stores
+//
+// With Redis and MySQL as Stores, locks of resources with a Floor move from the one to
+// the other while Redis is away, and back. MySQL is the arbiter: its rows say where
+// locks are kept, and every process follows. Held locks go along, with their lease
+// and fence; new ones pause for some seconds. There are two kinds:
+//
+//   - Exclusive resources rather stop than let two in. They need a word from MySQL
+//     once a minute (Degrade.Permit): without it holds end and none is given, Redis or
+//     not. A hold is worth [Exclusive] if acknowledged commits of MySQL survive its
+//     failover (mysqlstore.Options.Durable).
+//   - All others are best effort: rather a lock that excludes badly now and then than
+//     none. Without MySQL they go on in Redis; with the floor Local and no store at
+//     all, in the memory of this process, which an alarm tells until it ends.
+//
+// [Lock.Guarantee] says what a hold is worth. All processes of a namespace register
+// the same resources with the same Floor, Exclusive and Reentrant, over the same kinds of
+// stores; while they do not, nothing is [Exclusive]. A resource without a Floor stays on
+// the first store.
 //
 // # What is not
 //
@@ -56,7 +78,7 @@
 //     (not <: two writes in one hold must both pass).
 //   - One Redis is not a quorum, with replicas, Sentinel or Cluster neither: a
 //     failover may lose a key whose holder is alive, and let another in. Such
-//     holds are [FencedOnly].
+//     holds are [FencedOnly]; exclusion over a failover needs MySQL beside it.
 //   - A lock is neither idempotency nor a transaction. What must not happen
 //     twice needs a unique key in the business table.
 //   - Suspend is noticed on Linux only; elsewhere the monotonic clock stops
@@ -65,8 +87,8 @@
 // # What to do on an error
 //
 //   - [ErrHeld]: another holds the key. Answer "busy", or try later.
-//   - [ErrUnavailable]: the store did not answer; nothing is held. Fail the
-//     request, or queue it.
+//   - [ErrUnavailable]: the store did not answer, or locks are moving to another;
+//     nothing is held. Fail the request, or queue it.
 //   - [ErrLost]: the hold ended early. The outcome of what ran under it is
 //     unknown: look it up (reconcile) before it is repeated or reported.
 //   - [ErrLeaseExceeded]: the work took longer than its bound. As ErrLost.
@@ -77,7 +99,7 @@
 // # Reading the code
 //
 // [ResourceHandle.Do] in locker.go; the acquire loop in acquire.go and
-// contend.go, with the queue in line.go; the [Store] contract in store.go;
+// contend.go, with the queue in line.go and, for several stores, route.go and chain.go; the [Store] contract in store.go;
 // package watchdog, which keeps belief; hold.go, where a hold ends; then one
 // store, such as package mysqlstore or redisstore. docs/design.md in the
 // repository has the protocols, docs/redis.md and docs/mysql.md are for those who

@@ -2,6 +2,10 @@ package tierlock_test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,6 +190,76 @@ func TestLocalHoldUnlockedOnTheWay(t *testing.T) {
 			goesLocal(t, 10*time.Second, a)
 		}
 	})
+}
+
+// Stores that come and go under many callers: whatever is locked is unlocked, nothing
+// is left at the end, and the alarm is over.
+func TestLocalTierFlapping(t *testing.T) {
+	for _, chain := range []func(*tierlock.Config){withLocal, redisAndLocal} {
+		inBubble(t, func(t *testing.T, w *chainWorld) {
+			before := goroutines()
+			procs := []*chainProc{w.start(chain), w.start(chain)}
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			var group sync.WaitGroup
+			var local atomic.Int64
+			for i, p := range procs {
+				for j := range 6 {
+					rng := rand.New(rand.NewPCG(uint64(i), uint64(j)))
+					group.Go(func() {
+						for ctx.Err() == nil {
+							k, err := p.Lock(ctx, "b", fmt.Sprint(rng.IntN(3)), tierlock.Wait(3*time.Second))
+							if err != nil {
+								time.Sleep(100 * time.Millisecond)
+								continue
+							}
+							if k.Guarantee() == tierlock.ProcessLocal {
+								local.Add(1)
+							}
+							select {
+							case <-time.After(time.Duration(rng.ExpFloat64() * float64(2*time.Second))):
+							case <-k.Context().Done():
+							}
+							_ = k.Unlock()
+						}
+					})
+				}
+			}
+			rng := rand.New(rand.NewPCG(7, 7))
+			for range 60 {
+				p := procs[rng.IntN(2)]
+				p.rc.SetFaults([]sim.Faults{near1ms, cutOff}[rng.IntN(2)])
+				p.mc.SetFaults([]sim.Faults{near1ms, cutOff, cutOff}[rng.IntN(3)])
+				time.Sleep(time.Duration(rng.ExpFloat64() * float64(15*time.Second)))
+			}
+			for _, p := range procs {
+				p.rc.SetFaults(near1ms)
+				p.mc.SetFaults(near1ms)
+			}
+			time.Sleep(3 * time.Minute)
+			cancel()
+			group.Wait()
+			if local.Load() == 0 {
+				t.Error("no lock was ever local: nothing was tried here")
+			}
+			for _, p := range procs {
+				idle(t, p.Locker)
+				if n, over := p.alarms(); n > 0 && !over || p.Status().Local {
+					t.Errorf("%d alarms, over %v", n, over)
+				}
+				if err := p.Close(bg); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			}
+			if r, m := w.redis.Held(), w.mysql.Held(); len(r)+len(m) != 0 {
+				t.Errorf("left: %v %v", r, m)
+			}
+			synctest.Wait()
+			if n := goroutines(); n > before {
+				t.Errorf("%d goroutines, %d before", n, before)
+			}
+		})
+	}
 }
 
 // Close with local locks ends in time and leaves no goroutine.

@@ -167,7 +167,8 @@ func (r *ResourceHandle) Name() string { return r.cfg.Name }
 // undone in the background. The errors are:
 //   - *HeldError, matching ErrHeld: held by another until the wait was over. If
 //     ctx ended the wait it matches ctx's error as well.
-//   - ErrUnavailable: the store gave no answer (matching ctx's error as well,
+//   - ErrUnavailable: the store gave no answer, or locks are moving to another, or
+//     the options Floor and RequireGuarantee rule out what there is (matching ctx's error as well,
 //     if that ended the wait). It never comes from contention.
 //   - ErrMisconfigured, ErrReentrant, ErrQueueFull, ErrClosed, ErrInvalid.
 //   - ctx's own error and cause, if it had ended before.
@@ -206,7 +207,8 @@ func (r *ResourceHandle) Do(ctx context.Context, key string, fn func(context.Con
 	return fn(lock.Context())
 }
 
-// Inspect reads who holds a key now, from the store, and changes nothing.
+// Inspect reads who holds a key now, from the store where the resource's locks are
+// kept, and changes nothing.
 func (r *ResourceHandle) Inspect(ctx context.Context, key string) (Record, error) {
 	if err := checkKey(key); err != nil {
 		return Record{}, err

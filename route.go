@@ -29,7 +29,17 @@ func (h *hold) at() route {
 	if h.chained != nil {
 		return h.chained.route()
 	}
-	return route{backend: h.backend}
+	return h.locker.direct()
+}
+
+// direct is the route of the locks that go by no mode: the first store. Where others
+// of the same store do, these say that they know of epochs, so that a record or key of a
+// later one is no riddle to the store; which epoch it is does not matter to them.
+func (l *Locker) direct() route {
+	if l.chain != nil {
+		return route{backend: l.store, place: Place{Epoch: 1}}
+	}
+	return route{backend: l.store}
 }
 
 // guarantee is what the hold is worth.
@@ -40,7 +50,7 @@ func (h *hold) guarantee() Guarantee {
 	if h.chained != nil {
 		return Guarantee(h.chained.worth.Load())
 	}
-	return min(h.backend.Guarantee(), FencedOnly)
+	return min(h.locker.store.Guarantee(), FencedOnly)
 }
 
 // turn is what an acquisition has to know of where it goes next.
@@ -62,7 +72,7 @@ func (a *acquisition) steer(ctx context.Context, now time.Time) (turn, error) {
 			return a.turnTo(route{backend: l.local.store}), nil
 		}
 		if !r.chained {
-			return a.turnTo(route{backend: l.store}), nil
+			return a.turnTo(l.direct()), nil
 		}
 	}
 	if !r.chained {
@@ -145,16 +155,21 @@ func (c *chain) cold(now time.Time) bool {
 
 // noTicket says why nobody grants.
 func (c *chain) noTicket() error {
-	switch st := c.run.State(); {
+	st, why := c.run.State(), ""
+	switch {
 	case st.Mode.Drain:
 		return fmt.Errorf("%w: locks are moving to %v", ErrUnavailable, tierOf(st.Mode.Tier))
 	case !st.Mode.Known():
-		return fmt.Errorf("%w: the arbiter has not said yet where locks are kept", ErrUnavailable)
+		why = "the arbiter has not said yet where locks are kept"
 	case st.Permit == 0:
-		return fmt.Errorf("%w: no permit from the arbiter", ErrUnavailable)
+		why = "no permit from the arbiter"
 	default:
-		return fmt.Errorf("%w: no permit from the arbiter for the present mode", ErrUnavailable)
+		why = "no permit from the arbiter for the present mode"
 	}
+	if err := c.trouble(); err != nil {
+		return fmt.Errorf("%w: %s%w", ErrUnavailable, why, err)
+	}
+	return fmt.Errorf("%w: %s", ErrUnavailable, why)
 }
 
 // turnTo takes the acquisition to a route. What it may have left where it was is

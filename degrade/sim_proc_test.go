@@ -195,8 +195,8 @@ func (p *simProc) lock(ticket degrade.Ticket) {
 
 // hold renews for a while, or until belief is over.
 func (p *simProc) hold(name tierlock.Name, id degrade.HoldID) {
-	end := p.now().Add(time.Duration(p.random() * p.random() * float64(20*time.Second)))
-	for p.sleep(min(simTTL/3, end.Sub(p.now()))) && p.now() < min(end, p.run.Belief(id)) {
+	end := p.now().Add(time.Duration(p.random() * p.random() * float64(p.w.longest)))
+	for p.sleep(min(simTTL/3, end.Sub(p.now()))) && p.now() < min(end, p.run.Belief(id)) && !p.w.calmed.Load() {
 		place, ok := p.run.Place(id)
 		if !ok {
 			return

@@ -21,7 +21,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "the one seed for TestSimulation (default: those kept, and some at random)")
-	simSeeds = flag.Int("sim.seeds", 4, "how many seeds at random")
+	simSeeds = flag.Int("sim.seeds", 3, "how many seeds at random")
 	simProcs = flag.Int("sim.procs", 6, "processes in the simulation")
 	simFor   = flag.Duration("sim.for", 5*time.Minute, "simulated time with faults")
 )
@@ -38,8 +38,9 @@ type simWorld struct {
 	history *sim.History
 	config  degrade.Config
 	rules   degrade.Rules
-	stalls  float64
-	calmed  atomic.Bool // no more stalls
+	stalls  float64       // the share of steps before which a process stops
+	longest time.Duration // of a hold
+	calmed  atomic.Bool   // no more stalls
 	keys    int
 	kept    atomic.Int64
 
@@ -54,6 +55,7 @@ type simOptions struct {
 	rules  degrade.Rules
 	broken sim.Broken
 	kinds  sim.FaultKinds
+	hard   bool // more stops, and longer holds: what finds the most, and is slow
 }
 
 // TestSimulation runs whole processes, by their own policy, over simulated servers
@@ -109,7 +111,11 @@ func simulate(t *testing.T, seed uint64, o simOptions) (wrong, before []string) 
 		w.swarm = &sim.Swarm{Redis: w.redis, MySQL: w.mysql, Longest: 60 * time.Second, Kinds: o.kinds, Logf: w.history.Logf,
 			Usual: sim.Faults{Delay: 200 * time.Microsecond, Jitter: 2 * time.Millisecond}}
 		w.swarm.Start(seed)
-		w.stalls = 0.005 * w.swarm.Random()
+		w.stalls = max(0, 0.01*w.swarm.Random()-0.003)
+		w.longest = time.Duration((1 + 60*w.swarm.Random()*w.swarm.Random()) * float64(time.Second))
+		if o.hard || w.swarm.Random() < 0.25 {
+			w.stalls, w.longest = 0.02, 90*time.Second
+		}
 		for range *simProcs {
 			w.join()
 		}

@@ -119,8 +119,13 @@ func (s *Store) leave(in places) {
 // it back. It returns the number that the statement put into LAST_INSERT_ID,
 // which comes with the answer itself and so belongs to no session.
 func (s *Store) write(ctx context.Context, srv *server, query string, args ...any) (number int64, err error) {
+	return s.writeAs(ctx, srv.prefix, query, args...)
+}
+
+// writeAs is write with a prefix, which says how long the statement waits for a row.
+func (s *Store) writeAs(ctx context.Context, prefix, query string, args ...any) (number int64, err error) {
 	err = again(ctx, func() error {
-		stmt, err := s.prepared(ctx, srv.prefix+query)
+		stmt, err := s.prepared(ctx, prefix+query)
 		if err != nil {
 			return err
 		}

@@ -76,3 +76,28 @@ func TestChainConformance(t *testing.T) {
 		})
 	}
 }
+
+// And as the arbiter of a chain.
+func TestArbiterConformance(t *testing.T) {
+	maria, other := rig.MariaDB(t), rig.MariaDB(t, "--version=8.0.36")
+	migrate(t, maria)
+	migrate(t, other)
+	for _, mode := range []struct {
+		name   string
+		srv    *rig.MariaDBServer
+		params string
+	}{
+		{"plain", maria, ""},
+		{"as MySQL", other, "innodb_lock_wait_timeout=1"},
+		{"found rows, elsewhere", maria, "clientFoundRows=true&parseTime=true&loc=Asia%2FTokyo&time_zone=%27-08%3A00%27&tx_isolation=%27READ-COMMITTED%27&interpolateParams=true&charset=latin1&sql_mode=%27ANSI_QUOTES,NO_BACKSLASH_ESCAPES%27"},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			storetest.RunArbiter(t, func(t *testing.T) storetest.Harness {
+				return storetest.Harness{NoPush: true, Open: func(t *testing.T) tierlock.Store {
+					return open(t, mode.srv.DSN(mode.params), calm)
+				}}
+			})
+		})
+	}
+}

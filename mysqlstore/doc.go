@@ -30,7 +30,8 @@
 // To give up a call ends its connection and not its statement, which may be
 // waiting for a row and take effect later. So a statement that takes a lock
 // carries the latest time of the server at which the lock is still wanted,
-// compared with a clock that goes on while the statement waits. The one case past
+// compared with a clock that goes on while the statement waits. (Over MariaDB it does
+// not wait for a row, and is sent again while one is locked.) The one case past
 // that is a row that is made anew after a wait; nobody believes in it, and the
 // Locker undoes it, for as long after the call as a statement may wait: see
 // [Store.Linger]. A caller that leaves does not cut its statement, and not more

@@ -10,9 +10,7 @@ import (
 )
 
 // Release implements [tierlock.Store]. The row stays, free, and keeps its
-// fence; the clean-up takes it away later. Where some of several that go in one
-// statement were not held any more, and others have taken by now what was released,
-// it may be unavailable though the lease is gone: a repetition tells.
+// fence; the clean-up takes it away later.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
 	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease), checkPlace(req.Place)); err != nil {

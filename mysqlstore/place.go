@@ -216,7 +216,7 @@ func (s *Store) takeAt(ctx context.Context, a *attempt) (server int64, err error
 		query = texts.ranged
 		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
-	return s.write(ctx, a.srv, query, args...)
+	return s.writeTake(ctx, a.srv, query, args...)
 }
 
 // takes is the statements that take a lock, of one form.

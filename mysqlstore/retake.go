@@ -60,7 +60,7 @@ func (s *Store) retake(ctx context.Context, a *attempt) (server int64, err error
 		query = a.srv.shared.again
 		args = append(args, epoch)
 	}
-	if server, err = s.write(ctx, a.srv, query, args...); server > 0 {
+	if server, err = s.writeTake(ctx, a.srv, query, args...); server > 0 {
 		server += n << rangeBits
 	}
 	return server, err

@@ -1,6 +1,8 @@
 package tests_test
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,7 +19,7 @@ var chainPeriods = tierlock.Degrade{Permit: 20 * time.Second, Refresh: time.Seco
 func chainLocker(t *testing.T, redis string, mysql *rig.MariaDBServer) *tierlock.Locker {
 	t.Helper()
 	cfg := config(open(t, redis), tierlock.Resource{Name: "pay", Floor: tierlock.MySQL, Exclusive: true, TTL: 30 * time.Second, Wait: patience},
-		tierlock.Resource{Name: "job", Floor: tierlock.MySQL, Wait: patience})
+		tierlock.Resource{Name: "job", Floor: tierlock.MySQL, Wait: patience}, tierlock.Resource{Name: "plain", Wait: patience})
 	cfg.CallTimeout = time.Second
 	cfg.Stores = append(cfg.Stores, openMySQL(t, mysql.DSN(""), mysqlstore.Options{Durable: true, CallTimeout: time.Second}))
 	cfg.Degrade = chainPeriods
@@ -83,4 +85,14 @@ func TestChainOverRealServers(t *testing.T) {
 		t.Errorf("fence %d after %d", next.Token().Fence, token.Fence)
 	}
 	mustUnlock(t, next)
+	// Locks of all kinds share the slots of a Redis and their records of fences.
+	for i := range 400 {
+		for _, resource := range []string{"pay", "plain", "job"} {
+			mustUnlock(t, mustLock(t, a, resource, fmt.Sprintf("%x", sha256.Sum256([]byte{byte(i), byte(i >> 8)})))) // as CRC16 is linear
+		}
+	}
+	plain := mustLock(t, a, "plain", "1")
+	_, err := b.TryLock(bg, "plain", "1")
+	wantIs(t, "TryLock of a resource without a floor", err, tierlock.ErrHeld)
+	mustUnlock(t, plain)
 }

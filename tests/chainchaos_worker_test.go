@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"go.uber.org/goleak"
 
@@ -21,27 +22,34 @@ import (
 
 // chainChaosConfig is what a worker is told.
 type chainChaosConfig struct {
-	Proc     int // its number, another one for each start
-	Seed     uint64
-	Redis    string // host:port of its proxy
-	MySQL    string // DSN over its proxy
-	Direct   string // DSN past it, for the registers
-	Dir      string // of the plain registers
-	History  string // file, written as it goes
-	Breaks   string // the rule that its stores break, see breakers
-	NoFaults bool
+	Proc int // its number, another one for each start
+	Seed uint64
+	// Redis is host:port of its proxy, or those of the sentinels of Master, whose
+	// servers are reached Via others.
+	Redis   []string
+	Master  string
+	Via     map[string]string
+	Suspect time.Duration
+	MySQL   string // DSN over its proxy
+	Direct  string // DSN past it, for the registers
+	Dir     string // of the plain registers
+	History string // file, written as it goes
+	Breaks  string // the rule that its stores break, see breakers
 }
 
 // exclusiveResource is the one whose locks exclude; best effort is the other.
 const exclusiveResource = "x"
 
-const chainWorkers, chainCampers = 10, 3 // campers are among them
+const (
+	chainWorkers, chainCampers = 10, 3 // campers are among them
+	longestChainTTL            = 4 * time.Second
+)
 
 var chainChaosResources = []struct {
 	tierlock.Resource
 	keys int
 }{
-	{tierlock.Resource{Name: exclusiveResource, TTL: 4 * time.Second, Floor: tierlock.MySQL, Exclusive: true, Reentrant: true}, 9},
+	{tierlock.Resource{Name: exclusiveResource, TTL: longestChainTTL, Floor: tierlock.MySQL, Exclusive: true, Reentrant: true}, 9},
 	{tierlock.Resource{Name: "be", TTL: 3 * time.Second, Floor: tierlock.MySQL}, 3},
 }
 
@@ -84,6 +92,10 @@ func runChainChaos(args []string) {
 	if err := json.Unmarshal([]byte(args[0]), &cfg); err != nil {
 		die(err)
 	}
+	// The driver says of each bad connection that it met one.
+	if err := driver.SetLogger(&driver.NopLogger{}); err != nil {
+		die(err)
+	}
 	before := goleak.IgnoreCurrent()
 	out, err := os.Create(cfg.History)
 	if err != nil {
@@ -92,7 +104,7 @@ func runChainChaos(args []string) {
 	c := &chainSide{cfg: cfg, stop: make(chan struct{}), out: out,
 		counts: chainCounts{Ends: map[string]int{}, Writes: map[string]int{}, Tiers: map[string]int{}}}
 	quiet := c.watchStalls()
-	redis, err := openStore(cfg.Redis)
+	redis, err := openVia(cfg)
 	if err != nil {
 		die(err)
 	}
@@ -106,9 +118,10 @@ func runChainChaos(args []string) {
 		die(err)
 	}
 	c.tools = registerTools{cfg.Dir, direct}
-	mysql := mysqlstore.New(pool, mysqlstore.Options{Logger: discard})
+	mysql := mysqlstore.New(pool, mysqlstore.Options{Logger: discard, Durable: true})
 	lc := config(nil)
 	lc.Stores, lc.Degrade = []tierlock.Store{redis, mysql}, switchTimes
+	lc.Degrade.Suspect = cfg.Suspect
 	if breaker := breakers[cfg.Breaks]; breaker != nil {
 		lc.Stores = breaker(redis, mysql)
 	}

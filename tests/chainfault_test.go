@@ -181,7 +181,7 @@ func TestStartWhileRedisIsDown(t *testing.T) {
 
 // A process that starts while MySQL is down gives no exclusive lock, and takes best
 // effort from Redis; both go on when MySQL is there. So it is for the first process
-// ever, and for one that comes to others.
+// ever, and for one that comes to others, after switches whose records are in Redis.
 func TestStartWhileMySQLIsDown(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
@@ -209,6 +209,13 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 			t.Errorf("%s: best effort: %v", who, err)
 		}
 		mustUnlock(t, be)
+		if who == "the first" {
+			s.redis.Kill()
+			takesFrom(t, patience, tierlock.MySQL, a)
+			s.redis.Start()
+			takesFrom(t, patience, tierlock.Redis, a)
+			mustUnlock(t, mustLock(t, a.Locker, "be", "1"))
+		}
 	}
 }
 
@@ -219,8 +226,9 @@ func TestDifferingPolicies(t *testing.T) {
 	s := startTwoStores(t)
 	a := s.join(t)
 	takesFrom(t, patience, tierlock.Redis, a)
-	if !a.Status().Chain.Agreed {
-		t.Error("alone, and not agreed")
+	before := mustLock(t, a.Locker, "x", "before")
+	if !a.Status().Chain.Agreed || before.Guarantee() != tierlock.Exclusive {
+		t.Errorf("alone: %+v, worth %v", a.Status().Chain, before.Guarantee())
 	}
 	odd := s.join(t, func(c *tierlock.Config) { c.Resources[1].Exclusive = true })
 	takesFrom(t, patience, tierlock.Redis, odd)
@@ -239,6 +247,15 @@ func TestDifferingPolicies(t *testing.T) {
 		t.Error(err)
 	}
 	rig.Eventually(t, patience, "all agree again", func() bool { return a.Status().Chain.Agreed })
+	if before.Guarantee() != tierlock.FencedOnly {
+		t.Errorf("what was held meanwhile is worth %v", before.Guarantee())
+	}
+	mustUnlock(t, before)
+	after := mustLock(t, a.Locker, "x", "after")
+	if after.Guarantee() != tierlock.Exclusive {
+		t.Errorf("when all agree again: worth %v", after.Guarantee())
+	}
+	mustUnlock(t, after)
 }
 
 func saysPolicies(line string) bool { return contains(errors.New(line), "other policies") }

@@ -67,7 +67,7 @@ func (s *twoStores) joinVia(t testing.TB, toRedis, toMySQL *rig.Proxy, change ..
 	c := &chained{toRedis: toRedis, toMySQL: toMySQL, log: &logBook{}}
 	cfg := tierlock.Config{
 		App: "test", Namespace: namespace, Degrade: switchTimes, Resources: slices.Clone(chainedResources),
-		Stores: []tierlock.Store{open(t, toRedis.Addr), openMySQL(t, s.mysql.DSNVia(toMySQL.Addr, mysqlParams), mysqlstore.Options{Logger: discard})},
+		Stores: []tierlock.Store{open(t, toRedis.Addr), openMySQL(t, s.mysql.DSNVia(toMySQL.Addr, mysqlParams), mysqlstore.Options{Logger: discard, Durable: true})},
 		Logger: newLogger(c.log), Observer: tierlock.Observer{
 			TierChanged: func(e tierlock.ChainEvent) {
 				c.mu.Lock()

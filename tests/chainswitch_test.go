@@ -21,8 +21,11 @@ func TestHoldsSurviveASwitchAndTheReturn(t *testing.T) {
 	var holds []*tierlock.Lock
 	var tokens []tierlock.Token
 	for i := range 20 {
-		for _, resource := range []string{"x", "be"} {
+		for resource, worth := range map[string]tierlock.Guarantee{"x": tierlock.Exclusive, "be": tierlock.FencedOnly} {
 			k := mustLock(t, []*chained{a, b}[i%2].Locker, resource, fmt.Sprint(i))
+			if k.Guarantee() != worth {
+				t.Errorf("%s is worth %v", resource, k.Guarantee())
+			}
 			holds, tokens = append(holds, k), append(tokens, k.Token())
 		}
 	}
@@ -52,7 +55,7 @@ func TestHoldsSurviveASwitchAndTheReturn(t *testing.T) {
 	nobodyEnters("on MySQL")
 	intact("on MySQL")
 	for _, i := range []int{0, 1} {
-		rec, err := a.Inspect(bg, []string{"x", "be"}[i], "0")
+		rec, err := a.Inspect(bg, tokens[i].Resource, "0")
 		if err != nil || !rec.Held || rec.Token.Lease != tokens[i].Lease || rec.Token.Fence != tokens[i].Fence {
 			t.Errorf("MySQL has %+v (%v) of the hold %v", rec, err, tokens[i])
 		}

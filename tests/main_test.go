@@ -8,10 +8,11 @@ import (
 
 func TestMain(m *testing.M) {
 	rig.Main(m, map[string]func(args []string){
-		"peer":  runPeer,
-		"relay": runRelay,
-		"swarm": runSwarm,
-		"chaos": runChaos,
-		"chain": runChainChaos,
+		"peer":    runPeer,
+		"relay":   runRelay,
+		"swarm":   runSwarm,
+		"chaos":   runChaos,
+		"chain":   runChainChaos,
+		"figures": runFigures,
 	})
 }
