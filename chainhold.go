@@ -84,8 +84,20 @@ func (h *chainHold) lower(g Guarantee) {
 }
 
 // cap is when belief ends by the machine. It is asked with the lease's mutex held.
+//
+// The machine takes each adoption for one of the whole TTL. One that asked for less,
+// since its hold had a bound, counts for no more than that: the lease may have gone
+// to a hold with a later bound meanwhile.
 func (h *chainHold) cap() watchdog.Instant {
-	return h.chain.origin.Add(time.Duration(h.chain.run.Belief(h.id)))
+	until := h.chain.origin.Add(time.Duration(h.chain.run.Belief(h.id)))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := &h.moved; h.exclusive && m.ttl > 0 && m.ttl < h.ttl && m.to != h.at.ticket {
+		if end := m.sent.Add(m.ttl - watchdog.Margin(m.ttl)); end.Sub(until) < 0 {
+			return end
+		}
+	}
+	return until
 }
 
 func (h *chainHold) holder() *hold {
@@ -187,7 +199,7 @@ func (h *chainHold) adoptRequest(at route) (AdoptRequest, bool) {
 
 func (h *chainHold) adopted(to degrade.Ticket, sent watchdog.Instant, ttl time.Duration) {
 	h.mu.Lock()
-	newer := h.moved.to != to || h.moved.sent.Sub(sent) < 0
+	newer := h.moved.to.Epoch < to.Epoch || h.moved.to == to && h.moved.sent.Sub(sent) < 0
 	if newer {
 		h.moved = moved{to, sent, ttl}
 	}

@@ -181,7 +181,7 @@ func TestStartWhileRedisIsDown(t *testing.T) {
 
 // A process that starts while MySQL is down gives no exclusive lock, and takes best
 // effort from Redis; both go on when MySQL is there. So it is for the first process
-// ever, and for one that comes to others.
+// ever, and for one that comes to others, after switches whose records are in Redis.
 func TestStartWhileMySQLIsDown(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
@@ -209,6 +209,13 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 			t.Errorf("%s: best effort: %v", who, err)
 		}
 		mustUnlock(t, be)
+		if who == "the first" {
+			s.redis.Kill()
+			takesFrom(t, patience, tierlock.MySQL, a)
+			s.redis.Start()
+			takesFrom(t, patience, tierlock.Redis, a)
+			mustUnlock(t, mustLock(t, a.Locker, "be", "1"))
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ const (
 	figureWorkers = 4   // of each process, that lock and unlock all the time
 )
 
-// A figureSide is a process under load: it holds locks, and some goroutines lock and
+// A figure process is one under load: it holds locks, and some goroutines lock and
 // unlock keys of their own, with the default wait of a second. Orders are lines:
 // "mark" tells what has happened since "begin".
 type figureConfig struct {
@@ -246,6 +247,14 @@ func figureCost(t *testing.T) {
 	for _, l := range lockers {
 		mustUnlock(t, mustLock(t, l, "x", "first", tierlock.Wait(patience)))
 	}
+	// The server's own time for a script is steadier than that of a round trip.
+	var scripts []float64
+	for _, l := range lockers {
+		s.redis.Do("CONFIG", "RESETSTAT")
+		figureOfPairs(t, l, 1)
+		scripts = append(scripts, figureOfScripts(t, s.redis))
+	}
+	t.Logf("a script in Redis: %.1f µs with Redis alone, %.1f best effort, %.1f exclusive", scripts[0], scripts[1], scripts[2])
 	for _, goroutines := range []int{1, 64} {
 		took := make([][]float64, len(ways))
 		for range 15 {
@@ -301,4 +310,20 @@ func figureOfPairs(t *testing.T, l *tierlock.Locker, goroutines int) float64 {
 	wg.Wait()
 	slices.Sort(all)
 	return all[len(all)/2]
+}
+
+// figureOfScripts is how long Redis took for a script since its statistics were reset,
+// in microseconds.
+func figureOfScripts(t *testing.T, redis *rig.RedisServer) float64 {
+	var calls, usec float64
+	for _, line := range strings.Split(redis.Text("INFO", "commandstats"), "\r\n") {
+		var n, u float64
+		if _, stats, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
+			if _, err := fmt.Sscanf(stats, "calls=%f,usec=%f", &n, &u); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			calls, usec = calls+n, usec+u
+		}
+	}
+	return usec / calls
 }

@@ -22,7 +22,7 @@ var switchTimes = tierlock.Degrade{Permit: 6 * time.Second, Refresh: time.Second
 
 // switchWait is W for these times, and a bit: so long a switch waits for a member
 // that has died.
-const switchWait = 6*time.Second + 200*time.Millisecond
+var switchWait = switchTimes.Permit*101/99 + 100*time.Millisecond
 
 // twoStores are a Redis and a MariaDB for chains.
 type twoStores struct {
@@ -48,8 +48,8 @@ type chained struct {
 	moved []tierlock.AdoptedEvent // holds
 }
 
-// chainedResources are one that is exclusive and three that are not: with a floor of
-// MySQL, with none, and one that is entered again.
+// chainedResources are one that is exclusive and two that are not: with a floor of
+// MySQL, and with none.
 var chainedResources = []tierlock.Resource{
 	{Name: "x", Floor: tierlock.MySQL, Exclusive: true, Reentrant: true},
 	{Name: "be", Floor: tierlock.MySQL},
