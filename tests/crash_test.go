@@ -21,7 +21,7 @@ func TestHolderKilled(t *testing.T) {
 			_, held := p.lock("job", "k", patience)
 			time.Sleep(kill) // before and after renewals
 			p.p.Kill()
-			killed := time.Now() // before the look at what is left, which may take its time
+			killed := time.Now()     // before the look at what is left, which may take its time
 			left := time.Duration(0) // on a busy machine it may have run out by the look
 			if _, end, kept := d.look(t, "job", "k"); kept {
 				left = end.Sub(killed)
