@@ -173,7 +173,7 @@ func (a *acquisition) queue(ctx context.Context) error {
 // learn takes over what the contender in front has been told meanwhile.
 func (a *acquisition) learn() knowledge {
 	k := a.hold.place.knows()
-	a.held, a.holder = k.held, k.holder
+	a.held, a.holder = k.held || k.rested, k.holder
 	if k.failed != nil {
 		a.failed = k.failed
 	}

@@ -84,8 +84,20 @@ func (h *chainHold) lower(g Guarantee) {
 }
 
 // cap is when belief ends by the machine. It is asked with the lease's mutex held.
+//
+// The machine takes each adoption for one of the whole TTL. One that asked for less,
+// since its hold had a bound, counts for no more than that: the lease may have gone
+// to a hold with a later bound meanwhile.
 func (h *chainHold) cap() watchdog.Instant {
-	return h.chain.origin.Add(time.Duration(h.chain.run.Belief(h.id)))
+	until := h.chain.origin.Add(time.Duration(h.chain.run.Belief(h.id)))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := &h.moved; h.exclusive && m.ttl > 0 && m.ttl < h.ttl && m.to != h.at.ticket {
+		if end := m.sent.Add(m.ttl - watchdog.Margin(m.ttl)); end.Sub(until) < 0 {
+			return end
+		}
+	}
+	return until
 }
 
 func (h *chainHold) holder() *hold {
@@ -115,16 +127,19 @@ func (h *chainHold) renewed(at route, sent watchdog.Instant, ttl time.Duration, 
 		// By now it is elsewhere: this says nothing about it, neither yes nor no.
 		h.follow()
 		return errMovedOn
-	case answer != nil && !h.exclusive && h.inBoth(at) && errors.Is(answer, watchdog.ErrNotHeld):
-		// It is in the coming store already. A store that lost its data in an
-		// outage ends no hold that was saved from it.
+	case answer != nil && errors.Is(answer, watchdog.ErrNotHeld) && h.saved(at):
 		return errMovedOn
 	}
 	return answer
 }
 
-// inBoth reports whether the lease was adopted by a drain from the place.
-func (h *chainHold) inBoth(at route) bool {
+// saved reports whether the lease was adopted by a drain from the place, so that it
+// is in the coming store already, and needs no permit. A store that lost its data in
+// an outage ends no hold that was saved from it.
+func (h *chainHold) saved(at route) bool {
+	if h == nil || h.exclusive {
+		return false
+	}
 	mode := h.chain.run.Mode()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,7 +199,7 @@ func (h *chainHold) adoptRequest(at route) (AdoptRequest, bool) {
 
 func (h *chainHold) adopted(to degrade.Ticket, sent watchdog.Instant, ttl time.Duration) {
 	h.mu.Lock()
-	newer := h.moved.to != to || h.moved.sent.Sub(sent) < 0
+	newer := h.moved.to.Epoch < to.Epoch || h.moved.to == to && h.moved.sent.Sub(sent) < 0
 	if newer {
 		h.moved = moved{to, sent, ttl}
 	}

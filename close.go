@@ -69,7 +69,8 @@ func (l *Locker) Close(ctx context.Context) error {
 	// Before the releases, which may wait for a store that is away: nothing is
 	// believed in or given any more, so no switch has to wait for this process.
 	if l.chain != nil {
-		off, stop := context.WithTimeout(grace, l.cfg.CallTimeout)
+		// One for a write of the own row that is under way, one for the leave after it.
+		off, stop := context.WithTimeout(grace, 2*l.cfg.CallTimeout)
 		if err := l.chain.close(off); err != nil {
 			problems = append(problems, err)
 		}

@@ -47,6 +47,8 @@
 //     releases, expiries and FLUSHALL, and over any step of the store's clock
 //     (on Redis within a minute of the last grant). A clock that is set back
 //     together with a loss of the data, or on Redis later, may give smaller ones.
+//     Where the store loses a lease that is being handed over, who takes the key
+//     has a larger fence than all holds of that lease, also those that begin later.
 //
 // # Several stores
 //

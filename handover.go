@@ -101,7 +101,8 @@ func (h *hold) handOver() bool {
 	if next == nil {
 		return false // the renewal has ended, as it would have for the release
 	}
-	// All that belongs to this hold is done before the next begins.
+	// All that belongs to this hold is done before the next begins, which may have
+	// seen the baton by now, and waits for the turn.
 	h.stopUpdate()
 	l.holds.remove(h)
 	h.resource.holds.Add(-1)
@@ -161,6 +162,7 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 	if b == nil {
 		return nil, nil
 	}
+	<-a.hold.place.turn // the former hold may not be done yet: see handOver
 	l, h, now := a.locker, a.hold, time.Now()
 	if err := a.stopped(ctx, now); err != nil {
 		a.decline(b)
@@ -200,6 +202,7 @@ func (a *acquisition) succeed(ctx context.Context) (*Lock, error) {
 // come at this very moment.
 func (a *acquisition) leave() {
 	if b := a.hold.place.leave(); b != nil {
+		<-a.hold.place.turn
 		a.decline(b)
 	}
 }
@@ -247,15 +250,26 @@ func (h *hold) rest(now time.Time) {
 	p.line.restTill = now.Add(d)
 }
 
-// giveWay waits until other processes have had their turn.
+// giveWay waits until other processes have had their turn, but for no more than half
+// of what is left of the caller's wait: perhaps nobody else wants the key.
 func (a *acquisition) giveWay(ctx context.Context) error {
 	p := &a.hold.place
 	p.shard.mu.Lock()
 	till := p.line.restTill
 	p.shard.mu.Unlock()
-	d := time.Until(till)
+	now := time.Now()
+	d := till.Sub(now)
 	if till.IsZero() || d <= 0 || a.call.noWait {
 		return nil
+	}
+	if left, bounded := a.waitLeft(now); bounded {
+		d = min(d, left/2)
+	}
+	if end, ok := ctx.Deadline(); ok {
+		d = min(d, end.Sub(now)/2)
+	}
+	if !a.held {
+		a.learn() // its turn may have come before it had to wait
 	}
 	return a.pause(ctx, d, nil)
 }
@@ -283,7 +297,8 @@ func (h *hold) stopUpdate() {
 
 // updateNow tells the store. It may be executed late: a lease that was released is
 // not touched, and the token of one that goes on is this one's. Nobody depends on it
-// but who looks at the key, so a failure is only tried again.
+// but who looks at the key, so a failure is only tried again. That the lease is gone
+// is no failure.
 func (h *hold) updateNow() {
 	l := h.locker
 	l.calls.begin() // Close waits for it
@@ -293,7 +308,10 @@ func (h *hold) updateNow() {
 	}
 	ctx := bound.By(context.Background(), time.Now().Add(l.cfg.CallTimeout))
 	defer ctx.End()
-	_, err := l.store.Store.(Updater).Update(ctx, UpdateRequest{Name: h.name, Token: h.token})
+	state, err := l.store.Store.(Updater).Update(ctx, UpdateRequest{Name: h.name, Token: h.token})
+	if err == nil && state != LeaseOwned {
+		h.lease.Deny(&notHeldError{state})
+	}
 	if err == nil || errors.Is(err, ErrMisconfigured) {
 		return
 	}

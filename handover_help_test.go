@@ -20,7 +20,7 @@ type ranger struct {
 
 	mu      sync.Mutex
 	last    uint64
-	given   map[string]tierlock.AcquireResult // by lease
+	given   map[string]tierlock.AcquireResult // by lease and time of the grant
 	updates []tierlock.UpdateRequest
 	update  func(tierlock.UpdateRequest) error
 	renewal atomic.Pointer[renewFunc] // replaces Renew, also in the middle of a test
@@ -38,13 +38,14 @@ func newRanger() *ranger {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if was, ok := r.given[req.Token.Lease]; ok {
+		id := req.Token.Lease + res.Token.ServerTime.String() // of that grant
+		if was, ok := r.given[id]; ok {
 			return was, nil
 		}
 		res.Token.Seq = r.last + 1
 		res.Token.Fence = 1<<49 | res.Token.Seq
 		r.last += uint64(1 + res.Fences)
-		r.given[req.Token.Lease] = res
+		r.given[id] = res
 		return res, nil
 	}
 	r.renew = func(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {

@@ -333,6 +333,7 @@ func TestBeliefOverAHandOver(t *testing.T) {
 		},
 		"taken away": func(t *testing.T) {
 			l, s, k, h, granted := start(t, plain)
+			time.Sleep(200 * time.Millisecond) // the store has been told of the hold
 			s.Store.Release(bg, tierlock.ReleaseRequest{Name: name("r", "1"), Lease: k.Token().Lease})
 			ends(t, k, granted, ttl/3)
 			if lost := wantLost(t, "Unlock", k.Unlock(), "gone"); lost.Token != k.Token() {

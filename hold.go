@@ -185,6 +185,7 @@ func (h *hold) release(exceeded error) error {
 	h.stopUpdate()
 	sent := time.Now()
 	at, keep := h.at(), h.keep(sent)
+	saved := h.chained.saved(at) // as long as the machine knows it
 	if h.chained != nil {
 		h.chained.leave()
 		at = h.chained.give(sent.Add(keep))
@@ -217,7 +218,7 @@ func (h *hold) release(exceeded error) error {
 		} else if loss == nil {
 			err = fmt.Errorf("tierlock: unlock %s: release not confirmed: %w", h.token, err)
 		}
-	case loss == nil && state != LeaseOwned && watchdog.At(answered).Sub(stopped) < left:
+	case loss == nil && state != LeaseOwned && !saved && watchdog.At(answered).Sub(stopped) < left:
 		// By our clock the lease still ran when this answer came: the store
 		// lost it, or somebody deleted it. (Later it may just have expired
 		// while the release was under way, after an intact hold.)
@@ -279,12 +280,12 @@ func (h *hold) finish(cause error) {
 		h.chained.leave()
 	}
 	if cause != ErrClosed && cause != ErrReleased {
-		h.local.leave(time.Time{})
+		h.local.end()
 	}
 	h.stopUpdate()
-	h.resource.holds.Add(-1) // before the next one counts itself
-	h.place.leave()
 	h.locker.holds.remove(h)
+	h.resource.holds.Add(-1)
+	h.place.leave() // last: the next hold of the key may begin at once
 	if cause == ErrReleased {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/localstore"
 	"github.com/tierlock/tierlock/storetest"
 )
 
@@ -229,5 +230,27 @@ func TestHolderThatDied(t *testing.T) {
 		wantFree(t, raw, name("re", "1"))
 		wantLost(t, "Unlock of the dead one", dead.Unlock(), "expired")
 		wantFree(t, raw, name("re", "1"))
+	})
+}
+
+// A contender that was told "held" looks again later. Who enters by the present
+// holder's id meanwhile and leaves again does not change what it goes by, and so what
+// those behind it are told.
+func TestEntrantLeavesAContender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := localstore.NewSpace()
+		other := newLocker(t, newSpy(space))
+		l := newLocker(t, pollOnly{newSpy(space)})
+		k := mustLock(t, other, "re", "1", tierlock.Holder("job"))
+		contender := lockAsync(bg, l, "re", "1", tierlock.UntilDone())
+		synctest.Wait()
+		mustUnlock(t, mustLock(t, l, "re", "1", tierlock.Holder("job")))
+		time.Sleep(time.Millisecond)
+		_, err := l.Lock(bg, "re", "1", tierlock.Wait(5*time.Millisecond))
+		wantIs(t, "Lock", err, tierlock.ErrHeld)
+		_, err = l.TryLock(bg, "re", "1")
+		wantIs(t, "TryLock", err, tierlock.ErrHeld)
+		mustUnlock(t, k)
+		mustUnlock(t, (<-contender).k)
 	})
 }

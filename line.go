@@ -52,7 +52,7 @@ type line struct {
 	heldAt   time.Time // last time that the key was known to be held
 	held     *Token    // by whom, as far as known; never nil where answered
 	answered bool      // the present contender was told "held" last
-	restTill time.Time // other processes have their turn before the next asks
+	restTill time.Time // others have their turn before the next asks; counts as held until then
 	failed   error     // the store's last failure since then
 	change   chan struct{}
 }
@@ -201,7 +201,9 @@ func (p *place) hold(t *Token, now time.Time) {
 	ln.holds++
 	ln.holder, ln.explicit = t, p.explicit
 	ln.heldAt, ln.held, ln.failed = now, t, nil
-	ln.answered = false // that was before
+	// That was before, but for a contender who goes by it until its next look: one
+	// that stands there while others enter by their explicit id.
+	ln.answered = ln.answered && ln.active > ln.holds
 	ln.joinLocked()
 	ln.changedLocked()
 }
@@ -258,6 +260,7 @@ func (ln *line) heldNowLocked() {
 type knowledge struct {
 	active bool          // the asking place has the turn
 	held   bool          // known to be held since the place was entered
+	rested bool          // else: was left to others since then
 	holder Token         // by whom, as far as known
 	failed error         // the store's last failure, if that is younger
 	change chan struct{} // closed when there is more to know
@@ -283,6 +286,10 @@ func (p *place) knows() knowledge {
 		k.held = true
 	case !ln.heldAt.IsZero() && !ln.heldAt.Before(p.since):
 		k.held = true
+	default:
+		// Where the key is left to others nobody asks the store, so that it is not
+		// known who has it, if anybody has.
+		k.rested = !ln.restTill.IsZero() && !ln.restTill.Before(p.since)
 	}
 	if ln.change == nil {
 		ln.change = make(chan struct{})

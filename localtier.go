@@ -296,7 +296,17 @@ func (h *localHold) stop() route {
 	return h.at
 }
 
-// leave follows the end of the hold: what was sent to stores is undone, in the
+// end says that belief is over: the hold is taken nowhere any more. What it has in
+// stores stays there until the holder unlocks or it ends by itself, since the body
+// may still run.
+func (h *localHold) end() {
+	if h != nil {
+		h.stop()
+		h.tier.forget(h)
+	}
+}
+
+// leave follows the release: what was sent to stores is undone, in the
 // background; keepUntil is as in an undoTask. It is idempotent.
 func (h *localHold) leave(keepUntil time.Time) {
 	if h == nil {

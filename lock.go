@@ -83,7 +83,8 @@ func (k *Lock) Err() error {
 // It is idempotent: a further call returns what the first did.
 //
 // The error is nil if the lock was held until now and the store confirmed the
-// release. A *[LostError] says that it was lost before, an error matching
+// release, or the lease went on to the next caller of this process: then the store
+// was not asked. A *[LostError] says that it was lost before, an error matching
 // ErrLeaseExceeded that it had reached its bound, and one matching
 // ErrUnavailable that the lock was held until now but the release could not be
 // confirmed: it is repeated in the background until the key has expired. In

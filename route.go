@@ -33,11 +33,12 @@ func (h *hold) at() route {
 }
 
 // direct is the route of the locks that go by no mode: the first store. Where others
-// of the same store do, these say that they know of epochs, so that a record or key of a
-// later one is no riddle to the store; which epoch it is does not matter to them.
+// of the same store do, these name the present epoch all the same: a record of fences
+// is shared by many locks, and whoever meets a later epoch there goes on in it, until
+// the record has been forgotten. Without it fences would fall then.
 func (l *Locker) direct() route {
 	if l.chain != nil {
-		return route{backend: l.store, place: Place{Epoch: 1}}
+		return route{backend: l.store, place: Place{Epoch: max(l.chain.run.Mode().Epoch, 1)}}
 	}
 	return route{backend: l.store}
 }
@@ -71,14 +72,17 @@ func (a *acquisition) steer(ctx context.Context, now time.Time) (turn, error) {
 			a.moved = nil
 			return a.turnTo(route{backend: l.local.store}), nil
 		}
-		if !r.chained {
+		if !r.chained && l.chain == nil {
 			return a.turnTo(l.direct()), nil
 		}
+	}
+	c := l.chain
+	if !r.chained && c != nil {
+		return a.steerDirect(ctx, c, now)
 	}
 	if !r.chained {
 		return turnOn, nil
 	}
-	c := l.chain
 	a.moved = c.run.Changed() // before the look
 	to, wait, err := a.choose(c, now)
 	if err == nil {
@@ -95,6 +99,21 @@ func (a *acquisition) steer(ctx context.Context, now time.Time) (turn, error) {
 		return turnAgain, err
 	}
 	return turnAgain, nil
+}
+
+// steerDirect is steer for a lock that goes by no mode, beside others that do. It needs
+// the arbiter for nothing but the number of the epoch, so it waits for that only while
+// the process has just started, and then goes on without.
+func (a *acquisition) steerDirect(ctx context.Context, c *chain, now time.Time) (turn, error) {
+	a.moved = nil
+	changed := c.run.Changed() // before the look
+	if wait := c.warmAt.Sub(now); wait > 0 && !c.run.Mode().Known() {
+		if err := a.pause(ctx, wait, changed); err != nil && err != errSignal {
+			return turnAgain, err
+		}
+		return turnAgain, nil
+	}
+	return a.turnTo(a.locker.direct()), nil
 }
 
 // choose gives the route for now, or why there is none and how long at most to wait

@@ -18,7 +18,7 @@ type policy struct {
 	told      Vote    // the vote that the arbiter was told last
 	tellAt    Instant // another one is told, not before
 	empty     string  // the arbiter that was seen without a mode row
-	heard     Instant // when the arbiter last answered anything
+	heard     Instant // when the arbiter last answered anything; later by what Stopped told
 	inForce   Tier    // the tier of the last open mode
 	stayUntil Instant // no return to Redis before
 	returns   []Instant
@@ -123,7 +123,7 @@ func (m *Machine) Due(now Instant) []Action {
 			break // one at a time: there is no hurry
 		}
 	}
-	if m.joined {
+	if m.joined && !p.busy[Refresh] && !p.busy[Ack] { // what is under way may write the row anew
 		add(p.retryAt, Action{Kind: Leave})
 	}
 	return due

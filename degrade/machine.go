@@ -115,6 +115,15 @@ func (m *Machine) Permit() Instant { return m.permit }
 // the machine removes its member row, so that nobody waits for it.
 func (m *Machine) Close() { m.closing = true }
 
+// Stopped tells that the process did not run for d until now. It asked nobody
+// meanwhile, so that neither the arbiter nor a member was silent to it.
+func (m *Machine) Stopped(d time.Duration) {
+	m.policy.heard = m.policy.heard.Add(d)
+	for i := range m.peers {
+		m.peers[i].since = m.peers[i].since.Add(d)
+	}
+}
+
 // learn takes in a mode that the arbiter has shown. Late answers show old modes:
 // only one that is later than the known counts.
 //

@@ -56,6 +56,7 @@ type Runner struct {
 	mu      sync.Mutex
 	m       *Machine
 	last    Instant // the latest reading of the clock
+	due     Instant // when the loop takes its next turn at the latest
 	changed chan struct{}
 	view    view // as of the last change
 	events  []Event
@@ -93,8 +94,17 @@ func NewRunner(c RunnerConfig) *Runner {
 // go back.
 func (r *Runner) nowLocked() Instant {
 	r.last = max(r.last, r.cfg.Now())
+	// Whoever comes first after a stop of the process must not take it for silence.
+	if late := r.last.Sub(r.due); late > maxLate && r.due != 0 {
+		r.m.Stopped(late)
+		r.due = r.last
+	}
 	return r.last
 }
+
+// maxLate is how late the loop's turns may be in a process that runs. Longer is
+// time in which nobody was asked.
+const maxLate = 250 * time.Millisecond
 
 // loop begins what is due and hands over what has happened.
 func (r *Runner) loop() {
@@ -108,8 +118,7 @@ func (r *Runner) loop() {
 			r.actions.Add(1) // before the loop ends, which Close waits for first
 			go r.carryOut(a)
 		}
-		// What is due at once was begun: a pause keeps a mistake from spinning.
-		timer.Reset(max(next, time.Millisecond))
+		timer.Reset(next)
 		select {
 		case <-timer.C:
 		case <-r.wake:
@@ -149,7 +158,10 @@ func (r *Runner) step() (begun []Action, n news, next time.Duration) {
 	if differ := !r.m.Agreed(now); differ != r.differ {
 		r.differ, n.differ, n.agreed = differ, differ, !differ
 	}
-	return begun, n, min(r.m.Next(now).Sub(now), time.Hour)
+	// What is due at once was begun: a pause keeps a mistake from spinning.
+	next = max(min(r.m.Next(now).Sub(now), time.Hour), time.Millisecond)
+	r.due = now.Add(next)
+	return begun, n, next
 }
 
 // noteLocked follows each input: it keeps the events for the loop and wakes those

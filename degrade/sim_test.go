@@ -21,7 +21,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "the one seed for TestSimulation (default: those kept, and some at random)")
-	simSeeds = flag.Int("sim.seeds", 4, "how many seeds at random")
+	simSeeds = flag.Int("sim.seeds", 3, "how many seeds at random")
 	simProcs = flag.Int("sim.procs", 6, "processes in the simulation")
 	simFor   = flag.Duration("sim.for", 5*time.Minute, "simulated time with faults")
 )

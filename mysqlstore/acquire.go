@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,8 +34,10 @@ type attempt struct {
 	bound, budget int64
 	end           time.Time
 	floor         uint64 // the least fence of a new row
+	retried       bool   // retake was tried
 	// The token's JSON, around what only the server knows.
 	head, tail string
+	left       <-chan struct{} // closed when the caller has left
 }
 
 // Acquire implements [tierlock.Store]. It is one statement where it is granted,
@@ -44,7 +47,8 @@ type attempt struct {
 // budget that is shorter than one round trip is always refused.
 //
 // The lease is taken by one INSERT … ON DUPLICATE KEY UPDATE on the primary
-// key. Whether it was is read from the answer to that statement itself, or from
+// key, or, where the lock was released here lately, by an UPDATE; where that finds
+// that the row was used or deleted meanwhile, two or three more follow. Whether it was is read from the answer to that statement itself, or from
 // the row; the number of affected rows, which depends on the DSN, counts for
 // nothing.
 func (s *Store) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
@@ -94,7 +98,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, a *attempt) (tierlo
 	if err != nil {
 		return none, err
 	}
-	a.srv = srv
+	a.srv, a.left = srv, ctx.Done()
 	began := sent
 	for try := 1; ; try++ {
 		offset, known := s.clock.Offset(s.local(began), s.era.Load())
@@ -141,7 +145,7 @@ func (s *Store) attempt(ctx context.Context, a *attempt) (tierlock.AcquireResult
 			}
 		}
 		era, began := s.era.Load(), time.Now()
-		server, err := s.take(ctx, a)
+		server, err := s.takeUnlocked(ctx, a)
 		if err != nil {
 			return none, err
 		}
@@ -255,9 +259,46 @@ func takeStatement(entries, session string, f form) string {
 	return q + ",expire_at=IF(" + f.won + "," + f.end + ",expire_at)"
 }
 
-// take sends the statement.
+// lockedPauses is how often the time between two tries for a row that is locked is
+// doubled, from a millisecond on.
+const lockedPauses = 5
+
+// takeUnlocked sends the statement, and again while somebody has locked the row, for
+// as long as a statement may wait for one.
+//
+// It does not wait in the server, where that can be told so. Of several that waited for
+// a row which is undone, as a statement for several calls may be, each would be
+// given a lock of the gap that it leaves, whatever their isolation, and none could make
+// the row anew: a deadlock. Who never waits is in none.
+func (s *Store) takeUnlocked(ctx context.Context, a *attempt) (server int64, err error) {
+	began := time.Now()
+	for try := 1; ; try++ {
+		server, err = s.take(ctx, a)
+		if a.srv.nowait == "" || !locked(err) || time.Since(began) > a.srv.lockWait {
+			return server, err
+		}
+		// Not all at once again: who comes at the same time each time, waits each time.
+		pause := time.Millisecond << min(try-1, lockedPauses)
+		select {
+		case <-a.left: // nobody wants it
+			return server, err
+		default:
+		}
+		if !rest(ctx, pause/2+rand.N(pause)) || !time.Now().Before(a.end) {
+			return server, err
+		}
+		a.budget = min(a.budget, time.Until(a.end).Microseconds())
+	}
+}
+
+// take sends the statement, or where the row should be there the one of retake. Of
+// that, too, the row tells what is to be done when it did nothing.
 func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) {
 	req := a.req
+	if !req.Explicit && !a.retried && s.left.take(req.Name) {
+		a.retried = true
+		return s.retake(ctx, a)
+	}
 	ttl := req.TTL.Microseconds()
 	a.id = rand.Uint64()
 	if req.Place.Epoch > 0 {
@@ -276,7 +317,12 @@ func (s *Store) take(ctx context.Context, a *attempt) (server int64, err error) 
 		query = a.srv.takes.ranged
 		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
-	return s.write(ctx, a.srv, query, args...)
+	return s.writeTake(ctx, a.srv, query, args...)
+}
+
+// writeTake is write for a statement that may make a row: see takeUnlocked.
+func (s *Store) writeTake(ctx context.Context, srv *server, query string, args ...any) (int64, error) {
+	return s.writeAs(ctx, cmp.Or(srv.nowait, srv.prefix), query, args...)
 }
 
 // fenceOf is the fence of a grant at a time of the server's. A clock that stands

@@ -12,7 +12,7 @@ import (
 	"github.com/tierlock/tierlock/internal/contract"
 )
 
-// A statement runs on a goroutine of its own, and to its end: a caller who
+// A statement runs on another goroutine than its caller, and to its end: a caller who
 // leaves does not cut it. To cut a statement is to close its connection, while
 // the server goes on with it; callers that come and go would leave more and more
 // threads behind, each waiting for the same row. So the store has a bounded
@@ -40,7 +40,7 @@ func call[T any](s *Store, in places, ctx context.Context, until time.Time, f fu
 		return none, err
 	}
 	done := make(chan answer[T], 1)
-	go func() {
+	s.run(func() {
 		defer s.leave(in)
 		defer cancel()
 		v, err := f(within)
@@ -48,7 +48,7 @@ func call[T any](s *Store, in places, ctx context.Context, until time.Time, f fu
 			s.era.Add(1)
 		}
 		done <- answer[T]{v, err}
-	}()
+	})
 	select {
 	case a := <-done:
 		return a.value, s.told(within, a.err)
@@ -119,8 +119,13 @@ func (s *Store) leave(in places) {
 // it back. It returns the number that the statement put into LAST_INSERT_ID,
 // which comes with the answer itself and so belongs to no session.
 func (s *Store) write(ctx context.Context, srv *server, query string, args ...any) (number int64, err error) {
+	return s.writeAs(ctx, srv.prefix, query, args...)
+}
+
+// writeAs is write with a prefix, which says how long the statement waits for a row.
+func (s *Store) writeAs(ctx context.Context, prefix, query string, args ...any) (number int64, err error) {
 	err = again(ctx, func() error {
-		stmt, err := s.prepared(ctx, srv.prefix+query)
+		stmt, err := s.prepared(ctx, prefix+query)
 		if err != nil {
 			return err
 		}

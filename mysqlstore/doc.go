@@ -13,8 +13,8 @@
 // A lock is a row of lock_record, found by its name alone; names are bytes, so
 // case, accents and trailing spaces make different locks. A lease is its lease_id
 // until expire_at, by the clock of the server. It is taken by one INSERT … ON
-// DUPLICATE KEY UPDATE, renewed and released by UPDATE, and the row stays for ten
-// minutes after, since its fence is the least of the next. Each statement commits
+// DUPLICATE KEY UPDATE, or where it was released here a while ago by UPDATE, renewed
+// and released by UPDATE, and the row stays for ten minutes after, since its fence is the least of the next. Each statement commits
 // by itself and needs nothing of its session: no connection is pinned, no
 // transaction is open and no row is locked while a lock is held or waited for, so
 // the pool may be that of the service's own queries, and there may be a proxy in
@@ -30,7 +30,8 @@
 // To give up a call ends its connection and not its statement, which may be
 // waiting for a row and take effect later. So a statement that takes a lock
 // carries the latest time of the server at which the lock is still wanted,
-// compared with a clock that goes on while the statement waits. The one case past
+// compared with a clock that goes on while the statement waits. (Over MariaDB it does
+// not wait for a row, and is sent again while one is locked.) The one case past
 // that is a row that is made anew after a wait; nobody believes in it, and the
 // Locker undoes it, for as long after the call as a statement may wait: see
 // [Store.Linger]. A caller that leaves does not cut its statement, and not more

@@ -52,6 +52,13 @@ func (s *Store) GatherAlways() {
 	s.releases.mu.Unlock()
 }
 
+// RetakeAlways makes each lock be taken as if its row were there.
+func (s *Store) RetakeAlways() {
+	s.left.mu.Lock()
+	s.left.always = true
+	s.left.mu.Unlock()
+}
+
 // Gather keeps calls from being sent until go is called, and go together then.
 func (s *Store) Gather() (send func()) {
 	hold(&s.takes)
@@ -126,4 +133,14 @@ func (s *Store) ReleaseTogether(ctx context.Context, reqs []tierlock.ReleaseRequ
 		}
 	}
 	return err
+}
+
+// NoteReleased makes the store know that a lock was released.
+func (s *Store) NoteReleased(n tierlock.Name) { s.left.add(n) }
+
+// KnownReleased is of how many locks it knows that.
+func (s *Store) KnownReleased() int {
+	s.left.mu.Lock()
+	defer s.left.mu.Unlock()
+	return len(s.left.since)
 }

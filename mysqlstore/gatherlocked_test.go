@@ -126,6 +126,8 @@ func TestWaitingCallsGiveWay(t *testing.T) {
 	db := admin(t, srv)
 	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 3 * time.Second})
 	const stuck = 8
+	// A page that is split just before a locked row may lock what is before that, too.
+	execute(t, db, insertRow, "between")
 	tx := foreign(t, db, "SELECT 1")
 	for i := range stuck {
 		execute(t, tx, insertRow, fmt.Sprint("stuck", i))
@@ -142,11 +144,12 @@ func TestWaitingCallsGiveWay(t *testing.T) {
 			}
 		})
 	}
-	rig.Eventually(t, patience, "they wait", func() bool { return lockWaits(t, db) > 0 })
+	waits := func() bool { busy, _ := s.Rows(); return busy >= stuck }
+	rig.Eventually(t, patience, "they wait", waits)
 	var calls sync.WaitGroup
 	for i := range 100 {
 		calls.Go(func() {
-			within(t, slack, "acquire and release", func() {
+			within(t, 900*time.Millisecond, "acquire and release", func() {
 				k := fmt.Sprint(i)
 				if res, err := s.Acquire(t.Context(), ask(k, k, patience)); err != nil || !res.Granted {
 					t.Errorf("got %+v, %v", res, err)
@@ -158,7 +161,7 @@ func TestWaitingCallsGiveWay(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if n := lockWaits(t, db); n == 0 {
+	if !waits() {
 		t.Error("nobody waited any more; the test is not what it should be")
 	}
 }
@@ -246,9 +249,7 @@ func TestLockedRowsAreForgotten(t *testing.T) {
 }
 
 // Two processes take and release what both want, in the order that comes: one at a
-// time holds a lock, fences rise, and each call is answered. Nobody meets a deadlock,
-// but where a row that others wait for was made by a statement that is undone, and
-// the server keeps what is beside it locked, too.
+// time holds a lock, fences rise, and each call is answered. Nobody meets a deadlock.
 func TestGatheredRivals(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
@@ -256,24 +257,17 @@ func TestGatheredRivals(t *testing.T) {
 	for i := range 2 * len(levels) {
 		level, made := levels[i/2], i%2 == 0
 		t.Run(fmt.Sprint(level, "/", made), func(t *testing.T) {
-			const keys, rounds = 40, 40
+			const keys, rounds, again = 40, 40, 4
 			for n := range keys {
 				if made {
 					execute(t, db, insertRow, fmt.Sprint(level, made, n))
 				}
 			}
-			var holders [keys]sync.Mutex // of what is below
-			var inside [keys]string
-			var fences [keys]uint64
-			deadlocks := func() (n int64) {
-				var v string
-				if err := db.QueryRow("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").Scan(new(string), &v); err != nil {
-					t.Fatal(err)
-				}
-				fmt.Sscan(v, &n)
-				return n
-			}
-			before := deadlocks()
+			const rows = keys * rounds / again // where each few rounds have new keys
+			var holders [rows]sync.Mutex       // of what is below
+			var inside [rows]string
+			var fences [rows]uint64
+			before := deadlocksFound(t, db)
 			var rivals sync.WaitGroup
 			var granted atomic.Int64
 			for range 2 {
@@ -281,8 +275,11 @@ func TestGatheredRivals(t *testing.T) {
 				inspectSoon(t, s, "k")
 				for range 48 {
 					rivals.Go(func() {
-						for range rounds {
+						for round := range rounds {
 							n := rand.IntN(keys)
+							if !made {
+								n += round / again * keys
+							}
 							k, lease := fmt.Sprint(level, made, n), newLease()
 							res, err := s.Acquire(t.Context(), ask(k, lease, time.Hour))
 							if err != nil {
@@ -312,11 +309,10 @@ func TestGatheredRivals(t *testing.T) {
 				}
 			}
 			rivals.Wait()
-			n := deadlocks() - before
-			if n != 0 && (made || level == "READ-COMMITTED") {
+			if n := deadlocksFound(t, db) - before; n != 0 {
 				t.Errorf("%d deadlocks", n)
 			}
-			t.Logf("%d granted, %d deadlocks", granted.Load(), n)
+			t.Logf("%d granted", granted.Load())
 		})
 	}
 }
@@ -383,7 +379,7 @@ func TestGatheredLostReply(t *testing.T) {
 }
 
 // Releases of which some found nothing to release, and what they released was
-// taken by others before they looked: nobody is told that the lease was lost.
+// taken by others before they looked: each is told what became of its own.
 func TestGatheredReleasesTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
@@ -392,7 +388,7 @@ func TestGatheredReleasesTakenAtOnce(t *testing.T) {
 	clean := open(t, srv.DSN(""), calm)
 	g := gatherCalls(t, s)
 	for i := range 12 {
-		g.release(t.Context(), drop(fmt.Sprint("none", i), "l")) // prepares the statement
+		g.release(t.Context(), drop(fmt.Sprint("none", i), newLease())) // prepares the statement
 	}
 	g.answers()
 	const each = 4
@@ -427,13 +423,49 @@ func TestGatheredReleasesTakenAtOnce(t *testing.T) {
 			if got.err != nil || got.own != tierlock.LeaseOwned {
 				t.Errorf("%s: got %v, %v; wanted owned", k, got.own, got.err)
 			}
-		case got.err != nil: // it cannot be told
-			wantClass(t, k, got.err, tierlock.ErrUnavailable)
+		case got.err != nil:
+			t.Errorf("%s: got error %v", k, got.err)
 		case strings.HasPrefix(k, "taken") && got.own != tierlock.LeaseOwned:
 			t.Errorf("%s: got %v; it was owned", k, got.own)
-		case strings.HasPrefix(k, "lost") && got.own == tierlock.LeaseOwned:
+		case strings.HasPrefix(k, "lost") && got.own != tierlock.LeaseGone:
 			t.Errorf("%s: got %v; it was lost before", k, got.own)
 		}
 	}
 	nothingIsLeft(t, s)
+}
+
+// Releases of one lease id, of two locks, are not mistaken for each other: one of them
+// goes by itself.
+func TestGatheredReleasesOfOneLease(t *testing.T) {
+	t.Parallel()
+	srv := migrated(t)
+	const twins = 16
+	s := open(t, srv.DSN(""), calm)
+	for i := range twins {
+		for _, kind := range []string{"a", "b"} {
+			if k := fmt.Sprint(kind, i); (kind == "a") == (i%2 == 0) {
+				mustAcquire(t, s, ask(k, fmt.Sprint("l", i), patience))
+			}
+		}
+	}
+	g := gatherCalls(t, s)
+	results := make(map[string]*gotten)
+	for i := range twins {
+		for _, kind := range []string{"a", "b"} {
+			k := fmt.Sprint(kind, i)
+			results[k] = g.release(t.Context(), drop(k, fmt.Sprint("l", i)))
+		}
+	}
+	g.answers()
+	for i := range twins {
+		for _, kind := range []string{"a", "b"} {
+			want := tierlock.LeaseGone
+			if (kind == "a") == (i%2 == 0) {
+				want = tierlock.LeaseOwned
+			}
+			if got := results[fmt.Sprint(kind, i)]; got.err != nil || got.own != want {
+				t.Errorf("%s%d: got %v, %v; wanted %v", kind, i, got.own, got.err, want)
+			}
+		}
+	}
 }

@@ -10,9 +10,7 @@ import (
 )
 
 // Release implements [tierlock.Store]. The row stays, free, and keeps its
-// fence; the clean-up takes it away later. Where some of several that go in one
-// statement were not held any more, and others have taken by now what was released,
-// it may be unavailable though the lease is gone: a repetition tells.
+// fence; the clean-up takes it away later.
 func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
 	until := time.Now().Add(s.timeout)
 	if err := errors.Join(contract.CheckName(req.Name), checkLease(req.Lease), checkPlace(req.Place)); err != nil {
@@ -41,13 +39,16 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	if err != nil {
 		return 0, failed("release", req.Name, err)
 	}
+	if state == tierlock.LeaseOwned && !req.Explicit && req.Keep == 0 {
+		s.left.add(req.Name)
+	}
 	return state, nil
 }
 
 // Each answers with a number that depends on the row, so that it is given for a
-// row only.
+// row only. The index is named as in retakeStatement.
 const (
-	releaseNow   = "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0),expire_at=" + released + " WHERE " + ours
+	releaseNow   = "UPDATE lock_record FORCE INDEX (PRIMARY) SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0),expire_at=" + released + " WHERE " + ours
 	releaseLater = "UPDATE lock_record SET epoch=IF(LAST_INSERT_ID(fence)>0,epoch,0)," +
 		"expire_at=LEAST(expire_at,UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND) WHERE " + ours
 	ours = named + " AND lease_id=? AND entries IS NULL AND " + live

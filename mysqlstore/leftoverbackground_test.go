@@ -29,7 +29,7 @@ func TestBackgroundWorkStaysOutOfTransactions(t *testing.T) {
 	}
 	unlocked := func(when string) {
 		t.Helper()
-		if n := number(t, db, "SELECT COALESCE(SUM(trx_rows_locked+trx_rows_modified), 0) FROM information_schema.innodb_trx"); n != 0 {
+		if n := inTransactions(t, db); n != 0 {
 			t.Errorf("%s: %d rows are locked or changed in the transaction; wanted none", when, n)
 		}
 	}

@@ -166,7 +166,7 @@ func TestKilledServer(t *testing.T) {
 		_, err := s.Acquire(background, ask("waited for", newLease(), time.Minute))
 		got <- err
 	}()
-	rig.Eventually(t, patience, "the call waits for the row", func() bool { return lockWaits(t, db) == 1 })
+	rig.Eventually(t, patience, "the call is under way", func() bool { busy, _ := s.Rows(); return busy == 1 })
 	srv.Kill()
 	wantClass(t, "a call at the kill", <-got, tierlock.ErrUnavailable)
 	for range 3 {

@@ -64,7 +64,7 @@ func data(p tierlock.Place) string {
 // placedColumns is columns for the place of one lock: a row in any case, with the
 // clock, the epoch and the server. Who has no lock has no epoch either.
 const placedColumns = "SELECT lease_id, holder_id, COALESCE(attempt,0) AS attempt, entries, token, COALESCE(fence,0) AS fence, " +
-	"COALESCE(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',expire_at),0) AS expires, " + moment + " AS now, " +
+	"COALESCE(TIMESTAMPDIFF(MICROSECOND,DATE'1970-01-01',expire_at),0) AS expires, " + moment + " AS now, " +
 	"COALESCE(" + rowEpoch + ",0) AS epoch, " + identity + " AS server FROM (SELECT 1) AS one LEFT JOIN lock_record ON "
 
 // readAt is read for a call of a place: what counts as not there is not given, and
@@ -216,16 +216,18 @@ func (s *Store) takeAt(ctx context.Context, a *attempt) (server int64, err error
 		query = texts.ranged
 		args = append(args, n, int64(n)<<rangeBits, n, n, n)
 	}
-	return s.write(ctx, a.srv, query, args...)
+	return s.writeTake(ctx, a.srv, query, args...)
 }
 
 // takes is the statements that take a lock, of one form.
-type takes struct{ plain, ranged, explicit string }
+type takes struct{ plain, ranged, explicit, again string }
 
-func newTakes(session string, f form) takes {
+// newTakes makes them; place is what retakeStatement asks of the place.
+func newTakes(session string, f form, place string) takes {
 	return takes{
 		plain: takeStatement("NULL", session, f), ranged: rangeStatement(session, f),
 		explicit: takeStatement("CONCAT(?,"+now+"+?,'}')", session, f),
+		again:    retakeStatement(session, place),
 	}
 }
 

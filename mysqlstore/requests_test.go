@@ -153,6 +153,14 @@ func number(t testing.TB, db *sql.DB, query string, args ...any) (n int64) {
 	return n
 }
 
+// inTransactions counts the rows that the transactions of all connections have locked
+// or changed. InnoDB has some of its own, for the statistics, which are nobody's.
+func inTransactions(t testing.TB, db *sql.DB) int64 {
+	t.Helper()
+	return number(t, db, "SELECT COALESCE(SUM(trx_rows_locked+trx_rows_modified), 0) "+
+		"FROM information_schema.innodb_trx WHERE trx_mysql_thread_id<>0")
+}
+
 // foreign begins a transaction of somebody else's that executes a statement and
 // stays open. It is rolled back at the end of the test, if not before.
 func foreign(t testing.TB, db *sql.DB, query string, args ...any) *sql.Tx {

@@ -30,7 +30,7 @@ type row struct {
 }
 
 const columns = "SELECT lease_id, holder_id, attempt, entries, token, fence, " +
-	"TIMESTAMPDIFF(MICROSECOND,'1970-01-01',expire_at) AS expires, " + moment + " AS now FROM lock_record WHERE "
+	"TIMESTAMPDIFF(MICROSECOND,DATE'1970-01-01',expire_at) AS expires, " + moment + " AS now FROM lock_record WHERE "
 
 // read reads a row without locking it, and learns the server's clock. The zero
 // row stands for none: it has expired long ago.

@@ -128,10 +128,10 @@ func (s *Store) inquire(ctx context.Context) (*server, error) {
 	}
 	if maria {
 		srv.nowait = "SET STATEMENT innodb_lock_wait_timeout=0 FOR "
-		srv.sound += " AND @@in_transaction=0"
+		srv.sound = "@@autocommit>@@in_transaction AND @@character_set_client=@@character_set_connection" // 1 and 0
 		srv.tells = true
 	}
-	srv.takes, srv.shared, srv.placed = newTakes(srv.sound, unplaced), newTakes(srv.sound, shared), newTakes(srv.sound, placed)
+	srv.takes, srv.shared, srv.placed = newTakes(srv.sound, unplaced, ""), newTakes(srv.sound, shared, " AND epoch<=?"), newTakes(srv.sound, placed, " AND epoch<=? AND "+on)
 	if srv.nowait != "" {
 		for i, rows := range sizes {
 			srv.takeTogether[i] = srv.nowait + takeTogether(rows, srv.sound, unplaced, takeColumns, takeParameters)

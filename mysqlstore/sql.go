@@ -13,8 +13,9 @@ import (
 
 const (
 	// now is the server's clock when the statement began, in microseconds of
-	// Unix time. As an integer no setting of session or driver changes it.
-	now = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
+	// Unix time. As an integer no setting of session or driver changes it. A date
+	// is not read anew from its text each time, as a string would be.
+	now = "TIMESTAMPDIFF(MICROSECOND,DATE'1970-01-01',UTC_TIMESTAMP(6))"
 	// passed is how long the statement has been going on, in microseconds:
 	// SYSDATE moves while a statement waits for a row, NOW does not. Both are
 	// in the session's zone, so their difference is in none. It is negative, or
@@ -25,7 +26,7 @@ const (
 	named = "namespace=? AND resource_id=? AND business_id=?"
 	// released is the expire_at of a free row. It is a constant and lies in the
 	// past by any clock, so that a clock that is stepped revives no lock.
-	released = "'2000-01-01'"
+	released = "TIMESTAMP'2000-01-01 00:00:00'"
 	// releasedAt is the same in microseconds.
 	releasedAt = 946684800_000000
 	// notLater is the condition that the server's clock, at the moment, is not
@@ -38,7 +39,7 @@ const (
 	moment = now + "+GREATEST(" + passed + ",0)"
 	// given is a time of the server's, a parameter in microseconds of Unix time;
 	// never lies behind all of them, and is one that DATETIME can hold.
-	given = "TIMESTAMP('1970-01-01 00:00:00.000000')+INTERVAL ? MICROSECOND"
+	given = "TIMESTAMP'1970-01-01 00:00:00.000000'+INTERVAL ? MICROSECOND"
 	never = 250_000_000_000_000_000
 	// live tells a row that somebody holds, by the clock of the moment or, where
 	// that is sooner, by a given time: the one of Store.explained.

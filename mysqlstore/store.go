@@ -83,6 +83,7 @@ type Store struct {
 	takes    gather[*attempt, tierlock.AcquireResult]
 	releases gather[*tierlock.ReleaseRequest, tierlock.Ownership]
 	rows     rows // of both
+	left     leftRows
 
 	pace    pace
 	members sync.WaitGroup // registered processes
@@ -92,6 +93,10 @@ type Store struct {
 	arbiter  places        // of Arbitrate, nil where there are too few
 	reserve  sync.Once     // takes those from places
 	quit     chan struct{} // closed by Close
+
+	idle    chan func()    // to goroutines that wait for a call
+	kept    atomic.Int32   // how many go on after a call
+	workers sync.WaitGroup // all that execute calls, or wait for one
 
 	mu     sync.Mutex // guards closed, and calls against Close
 	closed bool
@@ -119,7 +124,7 @@ var (
 func New(db *sqlx.DB, opt Options) *Store {
 	s := &Store{
 		db: db, timeout: opt.CallTimeout, durable: opt.Durable, log: opt.Logger, made: time.Now(),
-		quit: make(chan struct{}), wrong: opt.check(), pace: usualPace,
+		quit: make(chan struct{}), idle: make(chan func()), wrong: opt.check(), pace: usualPace,
 	}
 	s.takes.s, s.takes.send = s, s.takeAll
 	s.releases.s, s.releases.send = s, s.releaseAll
@@ -164,6 +169,7 @@ func (s *Store) Close() {
 	s.mu.Unlock()
 	s.members.Wait()
 	s.calls.Wait()
+	s.workers.Wait() // nothing begins any more
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -20,6 +20,10 @@ if [ "$#" -eq 0 ]; then
 	done <<<"$modules"
 fi
 
+# Most of the tests that run side by side wait for a server or for a time: two for
+# each processor leave it little idle, and none short of it.
+beside=$((2 * $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
+
 # Each go test runs in a process group of its own, which this ends when it is
 # interrupted: otherwise the tests would go on alone.
 set -m
@@ -43,7 +47,7 @@ for module in "$@"; do
 		limit=(timeout --kill-after=10 "$left")
 	fi
 	status=0
-	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -timeout 18m ./...) &
+	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -parallel "$beside" -timeout 18m ./...) &
 	pid=$!
 	wait "$pid" || status=$?
 	pid=

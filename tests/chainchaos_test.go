@@ -21,14 +21,14 @@ const chainSeeds = "testdata/chain-seeds"
 // two, whatever happens; their fences rise, over both stores; what they protect loses
 // no update; and when all is over nothing is left. To repeat a schedule:
 //
-//	go test -race -run 'TestChainChaos$' . -chaos.seed 7 -chaos.for 1m
+//	go test -race -run 'TestChainChaos$' . -chaos.seed 7 -chaos.for 40s
 func TestChainChaos(t *testing.T) {
 	t.Parallel()
 	lasting := *chaosFor
 	if lasting == 0 && testing.Short() {
 		lasting = 10 * time.Second
 	} else if lasting == 0 {
-		lasting = time.Minute
+		lasting = 40 * time.Second
 	}
 	seed := *chaosSeed
 	if seed == 0 {

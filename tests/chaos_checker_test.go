@@ -84,13 +84,15 @@ func TestChaosChecker(t *testing.T) {
 
 	// What is believed has to be in the server at every look that began and ended
 	// within.
-	at := func(from, to int64, fence uint64) sight {
-		s := sight{From: from * ms, To: to * ms, Fences: map[string]uint64{"plain/2": 10}}
+	of := func(from, to int64, lease string, fence uint64) sight {
+		s := sight{From: from * ms, To: to * ms, Locks: map[string]stored{"plain/2": {"lease", 10}}}
 		if fence != 0 {
-			s.Fences["plain/1"] = fence
+			s.Locks["plain/1"] = stored{lease, fence}
 		}
 		return s
 	}
+	at := func(from, to int64, fence uint64) sight { return of(from, to, "", fence) }
+	a.Lease = "lease"
 	for name, c := range map[string]struct {
 		seen []sight
 		want string
@@ -100,6 +102,9 @@ func TestChaosChecker(t *testing.T) {
 		"another's":             {[]sight{at(3, 4, 10), at(49, 50, 11)}, "believed 0s longer than the server held it (now fence 11)"},
 		"gone before or after":  {[]sight{at(1, 3, 0), at(49, 51, 0), at(52, 53, 0)}, ""},
 		"gone in a look beside": {[]sight{at(1, 60, 0)}, ""},
+		"handed over":           {[]sight{of(3, 4, "lease", 9), of(40, 41, "lease", 10)}, ""},
+		"handed on":             {[]sight{of(3, 4, "lease", 10), of(40, 41, "lease", 11)}, "believed 9ms longer than the server held it (now fence 11)"},
+		"of another lease":      {[]sight{of(3, 4, "other", 9)}, "believed 46ms longer than the server held it (now fence 9)"},
 	} {
 		h := history{held: []heldLock{a, b}, seen: c.seen}
 		switch found := h.violations(); {

@@ -20,6 +20,7 @@ type heldLock struct {
 	Resource, Key string
 	ID            string // of the hold, in its process: re-entered handles share it
 	Holder        string // where it was chosen by the option Holder
+	Lease         string
 	Fence         uint64
 	Granted       int64 // the server's time, microseconds
 	Called        int64 // read before Lock was called
@@ -157,14 +158,20 @@ func (h *history) unfounded(name string, locks []heldLock) (found []violation) {
 			if s.To > l.Believed {
 				break
 			}
-			if s.Fences[name] != l.Fence {
+			if !s.Locks[name].is(l) {
 				found = append(found, violation{s.From, fmt.Sprintf("%s: believed %v longer than the server held it (now fence %d)\n\t%+v", name,
-					time.Duration(l.Believed-s.To), s.Fences[name], l)})
+					time.Duration(l.Believed-s.To), s.Locks[name].Fence, l)})
 				break
 			}
 		}
 	}
 	return found
+}
+
+// is reports whether the server's token stands for a lock. A lease that was handed over
+// keeps the token of an earlier hold until the later one's is written in the background.
+func (s stored) is(l heldLock) bool {
+	return s.Fence == l.Fence || l.Holder == "" && s.Lease == l.Lease && s.Fence != 0 && s.Fence < l.Fence
 }
 
 // fenceViolations finds fences of one key that do not rise.

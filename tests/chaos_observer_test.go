@@ -14,7 +14,13 @@ import (
 // sight is what the server held at one moment between two times.
 type sight struct {
 	From, To int64
-	Fences   map[string]uint64 // by resource/key; a key that is not there is not in it
+	Locks    map[string]stored // by resource/key; a key that is not there is not in it
+}
+
+// stored is what the server's token says.
+type stored struct {
+	Lease string
+	Fence uint64
 }
 
 // observer reads all locks from the server, past the proxies, again and again.
@@ -50,7 +56,7 @@ func (o *observer) look() {
 	for _, name := range o.names {
 		args = append(args, "lock:"+namespace+":{"+name+"}")
 	}
-	s := sight{From: machineTime(), Fences: map[string]uint64{}}
+	s := sight{From: machineTime(), Locks: map[string]stored{}}
 	answer, err := o.srv.Try(args...)
 	s.To = machineTime()
 	if err != nil {
@@ -65,7 +71,7 @@ func (o *observer) look() {
 		if err := json.Unmarshal([]byte(text), &token); err != nil {
 			o.bad = append(o.bad, fmt.Sprintf("%s: %v: %s", o.names[i], err, text))
 		}
-		s.Fences[o.names[i]] = token.Fence
+		s.Locks[o.names[i]] = stored{token.Lease, token.Fence}
 	}
 	o.seen = append(o.seen, s)
 }

@@ -32,14 +32,14 @@ const chaosSeeds = "testdata/chaos-seeds"
 // What the work meets is up to chance, the faults are those of the seed. To
 // repeat one:
 //
-//	go test -race -run 'TestChaos$' . -chaos.seed 7 -chaos.for 1m
+//	go test -race -run 'TestChaos$' . -chaos.seed 7 -chaos.for 40s
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	lasting := *chaosFor
 	if lasting == 0 && testing.Short() {
 		lasting = 10 * time.Second
 	} else if lasting == 0 {
-		lasting = time.Minute
+		lasting = 40 * time.Second
 	}
 	seed := *chaosSeed
 	if seed == 0 {

@@ -391,7 +391,7 @@ func (h *chaosHold) do(ctx context.Context, opts ...tierlock.Option) {
 
 func (h *chaosHold) given(t tierlock.Token) {
 	h.Returned = machineTime()
-	h.ID, h.Fence, h.Granted = t.ID, t.Fence, t.ServerTime.UnixMicro()
+	h.ID, h.Lease, h.Fence, h.Granted = t.ID, t.Lease, t.Fence, t.ServerTime.UnixMicro()
 }
 
 // look looks whether the lock is held, in both ways there are, and says so.

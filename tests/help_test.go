@@ -60,6 +60,18 @@ func newLocker(t testing.TB, s tierlock.Store, rs ...tierlock.Resource) *tierloc
 	return lockerOf(t, config(s, rs...))
 }
 
+// unhurried is how long a call to the server may take where a test makes thousands,
+// none of which is to fail: one of them comes late on a busy machine.
+const unhurried = 4 * tierlock.DefaultCallTimeout
+
+// unhurriedLocker is a Locker over a store that was opened with that limit.
+func unhurriedLocker(t testing.TB, s tierlock.Store, rs ...tierlock.Resource) *tierlock.Locker {
+	t.Helper()
+	cfg := config(s, rs...)
+	cfg.CallTimeout = unhurried
+	return lockerOf(t, cfg)
+}
+
 func lockerOf(t testing.TB, cfg tierlock.Config) *tierlock.Locker {
 	t.Helper()
 	l, err := tierlock.New(cfg)

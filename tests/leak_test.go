@@ -28,7 +28,7 @@ func TestNoGoroutinePerCycle(t *testing.T) {
 		}
 		alone := d.clients(t)
 		t.Run("cycles", func(t *testing.T) {
-			l := newLocker(t, d.open(t, d.addr), tierlock.Resource{Name: "job", TTL: 3 * time.Second})
+			l := unhurriedLocker(t, d.openIn(t, d.addr, unhurried), tierlock.Resource{Name: "job", TTL: 10 * time.Second})
 			run := func(n int) {
 				each(workers, func(w int) error {
 					for i := range n / workers {

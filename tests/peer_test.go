@@ -25,12 +25,13 @@ import (
 // processes of one machine (and Redis) share.
 
 type peerConfig struct {
-	Addr      string // of Redis
-	Locks     string // DSN of the MySQL that keeps the locks; with Addr, where they go from Redis
-	Degrade   tierlock.Degrade
-	NoPush    bool
-	Resources []tierlock.Resource
-	DSN       string // of the business database, for look, begin and commit
+	Addr        string // of Redis
+	Locks       string // DSN of the MySQL that keeps the locks; with Addr, where they go from Redis
+	Degrade     tierlock.Degrade
+	NoPush      bool
+	CallTimeout time.Duration // 0: the default
+	Resources   []tierlock.Resource
+	DSN         string // of the business database, for look, begin and commit
 }
 
 type order struct {
@@ -92,7 +93,7 @@ func runPeer(args []string) {
 	}
 	var stores []tierlock.Store
 	if cfg.Addr != "" {
-		store, err := openStore(cfg.Addr, redisstore.Options{NoPush: cfg.NoPush})
+		store, err := openStore(cfg.Addr, redisstore.Options{NoPush: cfg.NoPush, CallTimeout: cfg.CallTimeout})
 		if err != nil {
 			die(err)
 		}
@@ -103,10 +104,10 @@ func runPeer(args []string) {
 		if err != nil {
 			die(err)
 		}
-		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard, Durable: cfg.Addr != ""}))
+		stores = append(stores, mysqlstore.New(db, mysqlstore.Options{Logger: discard, Durable: cfg.Addr != "", CallTimeout: cfg.CallTimeout}))
 	}
 	all := config(nil, cfg.Resources...)
-	all.Stores, all.Degrade = stores, cfg.Degrade
+	all.Stores, all.Degrade, all.CallTimeout = stores, cfg.Degrade, cfg.CallTimeout
 	l, err := tierlock.New(all)
 	if err != nil {
 		die(err)

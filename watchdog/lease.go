@@ -123,6 +123,22 @@ func (l *Lease) Stop(ctx context.Context) (End, bool) {
 	return end, ended
 }
 
+// Deny ends belief at once, with Reason NotHeld: a store has said definitely, in
+// answer to something else than a renewal, that the lease is not the caller's. err
+// says so, and becomes End.Err. OnEnd is called, perhaps later. It does nothing
+// where belief has ended or the lease was stopped.
+func (l *Lease) Deny(err error) {
+	now := Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.noticeLocked(now)
+	if l.stopped || l.ended {
+		return
+	}
+	l.endLocked(End{Reason: NotHeld, Err: err, At: now.t, Held: now.Sub(l.spec.Sent)})
+	l.w.forget(l, true)
+}
+
 // Ensure returns nil if at least least is left of belief, now or after a
 // renewal at once; a renewal in flight is joined first. ErrBound comes without
 // delay where no renewal could give so much, ErrEnded (and ErrNotHeld with it,

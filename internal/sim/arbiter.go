@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -56,12 +57,9 @@ func (h *host) arbitrate(self degrade.Self, a degrade.Action) degrade.Reply {
 	}
 	me, known := ns.members[self.Member]
 	write := func(epoch, acked uint16) {
-		beat := me.Beat + 1
-		if !known {
-			beat = uint64(h.clock.now())
-			if x.BeatFromOne {
-				beat = 1
-			}
+		beat := rand.Uint64() // of no consequence, so not by the seed
+		if x.BeatFromOne {
+			beat = me.Beat + 1
 		}
 		m := degrade.Member{ID: self.Member, Epoch: epoch, Acked: acked, Beat: beat, Vote: a.Vote, Digest: self.Digest}
 		if x.VoteForgotten {

@@ -41,7 +41,7 @@ type Broken struct {
 	StartUnguarded    bool
 	StartKeepsTier    bool
 	BeatKept          bool // an ack does not change the beat
-	BeatFromOne       bool // a new row's beats begin again
+	BeatFromOne       bool // beats are counted, from one in a new row
 	RemoveIgnoresBeat bool
 	RemoveIgnoresRow  bool // a removal says OK whatever it has found
 	LeaveAll          bool

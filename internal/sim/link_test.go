@@ -15,7 +15,7 @@ import (
 
 // faulty gives a database with a mode, and a client with faults that has a row.
 func faulty(t *testing.T, f sim.Faults) (*sim.MySQL, *sim.MySQLStore, degrade.Action) {
-	m := sim.NewMySQL(sim.Options{Seed: 7})
+	m := sim.NewMySQL(sim.Options{Seed: 7, Broken: sim.Broken{BeatFromOne: true}}) // beats count
 	s := m.Client(sim.ClientOptions{Seed: 1, Limit: 30 * time.Second})
 	mode := simMode(m.Server())
 	simDone(t, s, degrade.Action{Kind: degrade.Create, To: mode})
