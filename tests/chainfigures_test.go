@@ -144,18 +144,24 @@ func TestChainFigures(t *testing.T) {
 	}
 	// The default periods, but for those that a return waits for by intent.
 	periods := tierlock.Degrade{Up: 2 * time.Second, Dwell: 2 * time.Second}
-	for _, dead := range []bool{false, true} {
+	short := periods
+	short.Permit = 15 * time.Second
+	for _, c := range []struct {
+		what    string
+		periods tierlock.Degrade
+		dead    bool
+	}{
+		{"all members answer", periods, false},
+		{"one member is killed with Redis", periods, true},
+		{"one member is killed with Redis, and permits of 15 s", short, true},
+	} {
 		var away, back, failed, lost []float64
 		for range *figuresRounds {
-			a, b, f, n := figureRound(t, periods, dead)
+			a, b, f, n := figureRound(t, c.periods, c.dead)
 			away, back = append(away, a.Seconds()), append(back, b.Seconds())
 			failed, lost = append(failed, float64(f)), append(lost, float64(n))
 		}
-		what := "all members answer"
-		if dead {
-			what = "one member is killed with Redis"
-		}
-		t.Logf("%s: no grant for %s s when Redis is killed, %s s at the return; calls failed: %s; of %d held locks lost: %s", what,
+		t.Logf("%s: no grant for %s s when Redis is killed, %s s at the return; calls failed: %s; of %d held locks lost: %s", c.what,
 			medianWorst(away), medianWorst(back), medianWorst(failed), figureHolds, medianWorst(lost))
 	}
 	figureCost(t)
