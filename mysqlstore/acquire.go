@@ -274,18 +274,21 @@ func (s *Store) takeUnlocked(ctx context.Context, a *attempt) (server int64, err
 	began := time.Now()
 	for try := 1; ; try++ {
 		server, err = s.take(ctx, a)
-		if a.srv.nowait == "" || !locked(err) || time.Since(began) > a.srv.lockWait {
+		switch {
+		case !locked(err):
 			return server, err
+		case a.srv.nowait == "" || time.Since(began) > a.srv.lockWait:
+			return 0, errLocked
 		}
 		// Not all at once again: who comes at the same time each time, waits each time.
 		pause := time.Millisecond << min(try-1, lockedPauses)
 		select {
 		case <-a.left: // nobody wants it
-			return server, err
+			return 0, errLocked
 		default:
 		}
 		if !rest(ctx, pause/2+rand.N(pause)) || !time.Now().Before(a.end) {
-			return server, err
+			return 0, errLocked
 		}
 		a.budget = min(a.budget, time.Until(a.end).Microseconds())
 	}

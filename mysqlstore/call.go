@@ -49,18 +49,26 @@ func call[T any](s *Store, in places, ctx context.Context, until time.Time, f fu
 		}
 		done <- answer[T]{v, err}
 	})
+	var a answer[T]
+	known := true
 	select {
-	case a := <-done:
-		return a.value, s.told(within, a.err)
+	case a = <-done:
 	case <-ctx.Done():
+		known = false
 	case <-within.Done(): // f mostly ends then, but nothing makes a driver do so
+		known = false
 	}
-	select {
-	case a := <-done: // both at once: what is known counts
+	if !known {
+		select {
+		case a = <-done: // both at once: what is known counts
+			known = true
+		default:
+		}
+	}
+	switch left := ctx.Err() != nil; {
+	case known && !(left && errors.Is(a.err, errLocked)): // given up for the caller's having left
 		return a.value, s.told(within, a.err)
-	default:
-	}
-	if ctx.Err() != nil {
+	case left:
 		return none, contract.Ended(ctx)
 	}
 	return none, s.told(within, within.Err())
