@@ -107,8 +107,9 @@ func locked(err error) bool {
 	return errors.As(err, &refused) && refused.Number == 1205
 }
 
-// errLocked is what becomes of it for the caller of an acquire.
-var errLocked = fmt.Errorf("%w: a transaction of somebody else has locked the row", tierlock.ErrUnavailable)
+// errLocked is what becomes of it for the caller of an acquire: nothing was changed, and
+// the server is well.
+var errLocked = fmt.Errorf("%w: a transaction of somebody else has locked the row", tierlock.ErrLate)
 
 // cut tells the failures after which the next connection may lead to another
 // server: all that a server did not send, and that is not a refusal of our own.

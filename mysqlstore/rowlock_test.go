@@ -39,7 +39,10 @@ func TestAcquireGivenUpAtALockedRow(t *testing.T) {
 					req.Explicit = explicit
 					var err error
 					took := within(t, limit+slack, "acquire", func() { _, err = s.Acquire(background, req) })
-					wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+					// No answer, or on MariaDB that the server could not do it in time.
+					if !errors.Is(err, tierlock.ErrLate) {
+						wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+					}
 					if took < limit {
 						t.Fatalf("given up after %v, %v: the row was not waited for", took, err)
 					}
@@ -174,7 +177,9 @@ func TestHeldLockWithALockedRow(t *testing.T) {
 	// Not "held", though it is: the call has no answer.
 	within(t, quick.CallTimeout+slack, "acquire", func() {
 		_, err := s.Acquire(background, ask("k", newLease(), patience))
-		wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+		if !errors.Is(err, tierlock.ErrLate) {
+			wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+		}
 	})
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
