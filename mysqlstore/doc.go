@@ -40,8 +40,8 @@
 // # Calls at the same time
 //
 // Over MariaDB, acquires that come at the same time go in one statement, and so do
-// releases, up to 32. Nobody waits for others to come: a call that finds fewer than
-// two statements of its kind under way goes at once, by itself. A statement for
+// releases, up to 32. Nobody waits for others to come: a call that finds no
+// statement of its kind under way goes at once, by itself. A statement for
 // several does not wait for a row. Where somebody has locked one it does nothing, and
 // is sent again in halves, so that only the call for that row waits, by itself.
 // Explicit holders, releases that keep the lock for a while, and calls for one lock
