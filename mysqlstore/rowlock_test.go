@@ -39,10 +39,7 @@ func TestAcquireGivenUpAtALockedRow(t *testing.T) {
 					req.Explicit = explicit
 					var err error
 					took := within(t, limit+slack, "acquire", func() { _, err = s.Acquire(background, req) })
-					// No answer, or on MariaDB that the server could not do it in time.
-					if !errors.Is(err, tierlock.ErrLate) {
-						wantClass(t, "acquire", err, tierlock.ErrUnavailable)
-					}
+					wantNotInTime(t, err)
 					if took < limit {
 						t.Fatalf("given up after %v, %v: the row was not waited for", took, err)
 					}
@@ -56,6 +53,16 @@ func TestAcquireGivenUpAtALockedRow(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// wantNotInTime checks what an acquire says whose row was locked until its limit: that
+// there was no answer, or on MariaDB, where it does not wait in the server, that it
+// comes too late.
+func wantNotInTime(t testing.TB, err error) {
+	t.Helper()
+	if !errors.Is(err, tierlock.ErrLate) {
+		wantClass(t, "acquire", err, tierlock.ErrUnavailable)
 	}
 }
 
@@ -134,7 +141,7 @@ func TestNothingComesAfterLinger(t *testing.T) {
 			}
 			tx := foreign(t, db, insertRow, key)
 			_, err := s.Acquire(background, ask(key, newLease(), patience))
-			wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+			wantNotInTime(t, err)
 			time.Sleep(s.Linger() + slack)
 			if n := lockWaits(t, db); n != 0 {
 				t.Errorf("%d statements still wait after %v", n, s.Linger())
@@ -177,9 +184,7 @@ func TestHeldLockWithALockedRow(t *testing.T) {
 	// Not "held", though it is: the call has no answer.
 	within(t, quick.CallTimeout+slack, "acquire", func() {
 		_, err := s.Acquire(background, ask("k", newLease(), patience))
-		if !errors.Is(err, tierlock.ErrLate) {
-			wantClass(t, "acquire", err, tierlock.ErrUnavailable)
-		}
+		wantNotInTime(t, err)
 	})
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
