@@ -2,7 +2,7 @@
 # Runs the tests of every module, or of the folders given as arguments. A module
 # that fails does not keep the others from running; the exit code tells.
 #
-# TEST_MINUTES bounds the whole run, compiling included (default 19).
+# TEST_MINUTES bounds the whole run, compiling included (default 24).
 set -euo pipefail
 scripts="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cd "$scripts/.."
@@ -10,7 +10,7 @@ cd "$scripts/.."
 # Off, so that each module is tested with the requirements that its user gets.
 export GOWORK=off
 
-minutes="${TEST_MINUTES:-19}"
+minutes="${TEST_MINUTES:-24}"
 end=$((SECONDS + minutes * 60))
 
 if [ "$#" -eq 0 ]; then
@@ -47,7 +47,7 @@ for module in "$@"; do
 		limit=(timeout --kill-after=10 "$left")
 	fi
 	status=0
-	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -parallel "$beside" -timeout 18m ./...) &
+	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -parallel "$beside" -timeout 20m ./...) &
 	pid=$!
 	wait "$pid" || status=$?
 	pid=
