@@ -162,9 +162,12 @@ func (h *chainHold) follow() {
 	tier := h.at.ticket.Tier
 	h.at = h.chain.at(place, h.exclusive)
 	m := h.moved
-	h.moves++
+	adopted := m.to == place
+	if adopted {
+		h.moves++
+	}
 	h.mu.Unlock()
-	if m.to != place {
+	if !adopted {
 		return // the same lease in the same store: the mode was not known when it was granted
 	}
 	// In this order: renewals that begin after Move go to the new place.
@@ -278,6 +281,9 @@ func (h *chainHold) give(keepUntil time.Time) route {
 func (h *chainHold) giveAll(settled time.Time) {
 	h.mu.Lock()
 	places := h.places
+	if len(places) == 0 { // the event that tells them is on its way, and ended frees the others
+		places = []degrade.Ticket{h.at.ticket}
+	}
 	h.freed = true
 	h.tried = laterOf(h.tried, settled)
 	h.mu.Unlock()

@@ -220,7 +220,7 @@ func (a *acquisition) grant(ctx context.Context, sent watchdog.Instant, answered
 		a.dirty, a.settled = true, laterOf(a.settled, time.Now())
 		return nil, errModeChanged
 	}
-	h.run = leaseRun{began: answered, latency: a.latency, fences: res.Fences}
+	h.run = leaseRun{began: answered, latency: a.latency, fences: min(max(res.Fences, 0), maxHandOvers)}
 	k, err := a.begin(ctx, answered, nil)
 	if err == nil && res.Reentered {
 		h.tellReentered()

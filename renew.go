@@ -95,7 +95,7 @@ func (l *Locker) renewAt(ctx context.Context, b *backend, batch []watchdog.Renew
 	defer func() {
 		for i, r := range batch {
 			if h := r.Lease.Value().(*hold); h.chained != nil {
-				errs[i] = h.chained.renewed(routes[i], watchdog.At(sent), r.TTL, errs[i])
+				errs[i] = h.chained.renewed(routes[i], r.Sent, r.TTL, errs[i])
 			}
 		}
 	}()

@@ -69,6 +69,11 @@ func (u *undoer) add(t undoTask) {
 		u.tasks = make(map[undoKey]*undoTask)
 		u.wake = make(chan struct{}, 1)
 	}
+	if old := u.tasks[t.key()]; old != nil {
+		// What was sent for either may still be executed.
+		t.settled, t.until = laterOf(t.settled, old.settled), laterOf(t.until, old.until)
+		t.refused = t.refused && old.refused
+	}
 	u.tasks[t.key()] = &t
 	if !u.running {
 		u.running = true
@@ -179,7 +184,7 @@ func (u *undoer) try(t *undoTask) bool {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		if t.refused {
-			delete(u.tasks, t.key())
+			u.doneLocked(t)
 		}
 		t.next = time.Now().Add(undoMax)
 		return true
@@ -190,7 +195,7 @@ func (u *undoer) try(t *undoTask) bool {
 	u.mu.Lock()
 	final := !sent.Before(t.settled)
 	if final {
-		delete(u.tasks, t.key())
+		u.doneLocked(t)
 	} else {
 		t.next = t.settled
 	}
@@ -200,6 +205,13 @@ func (u *undoer) try(t *undoTask) bool {
 	}
 	l.notify.say(slog.LevelDebug, "tierlock: undone", t.token, slog.String("was", state.String()))
 	return true
+}
+
+// doneLocked forgets a task, unless another has taken its place while it was tried.
+func (u *undoer) doneLocked(t *undoTask) {
+	if u.tasks[t.key()] == t {
+		delete(u.tasks, t.key())
+	}
 }
 
 func (u *undoer) rest(d time.Duration) {

@@ -144,7 +144,7 @@ func (l *Lease) beginLocked(c *call) (Renewal, bool) {
 	}
 	l.call = c
 	l.due = c.sent // may have been taken along early
-	return Renewal{Lease: l, TTL: l.askLocked(c.sent)}, true
+	return Renewal{Lease: l, TTL: l.askLocked(c.sent), Sent: c.sent}, true
 }
 
 // verdict is what the answer to a renewal leads to.

@@ -200,7 +200,7 @@ func (l *Lease) ensure(ctx context.Context, least time.Duration, tried bool) (*c
 	c := newCall(now, min(l.w.cfg.CallTimeout, l.leftLocked(now)))
 	// The renewal has its own goroutine and deadline: a caller who goes away
 	// does not break it for those who joined.
-	if !l.w.goSend(c, []Renewal{{Lease: l, TTL: ttl}}) {
+	if !l.w.goSend(c, []Renewal{{Lease: l, TTL: ttl, Sent: c.sent}}) {
 		return nil, fmt.Errorf("watchdog: ensure %v: watchdog closed: %w", least, ErrBound)
 	}
 	l.call = c

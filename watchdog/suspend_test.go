@@ -167,3 +167,28 @@ func TestLateWakeUp(t *testing.T) {
 		}
 	})
 }
+
+// Who is asked to renew is told from when belief will count, so that nobody has to
+// read the clock again: after the answer a suspend during the call would be missing.
+func TestRenewalSaysWhenItWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gain := suspends(t)
+		started := watchdog.Now()
+		var sent, after watchdog.Instant
+		w := watchdog.New(watchdog.Config{CallTimeout: 500 * ms, Renew: func(_ context.Context, batch []watchdog.Renewal) []error {
+			gain(3 * sec)
+			sent, after = batch[0].Sent, watchdog.Now()
+			return make([]error, len(batch))
+		}})
+		defer w.Close()
+		w.Watch(watchdog.Spec{Sent: started, TTL: 30 * sec})
+		time.Sleep(10*sec + 300*ms)
+		synctest.Wait()
+		if d := sent.Sub(started); d < 10*sec || d > 10*sec+300*ms {
+			t.Errorf("sent %v after the grant, want 10 s", d)
+		}
+		if d := after.Sub(sent); d != 3*sec {
+			t.Errorf("the suspend of 3 s counts for %v", d)
+		}
+	})
+}

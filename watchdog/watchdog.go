@@ -37,6 +37,8 @@ type Config struct {
 type Renewal struct {
 	Lease *Lease
 	TTL   time.Duration
+	// Sent is when belief begins to count if it is confirmed: before it is sent.
+	Sent Instant
 }
 
 // Spec describes a lease to be watched.
