@@ -215,6 +215,7 @@ func TestCloseDuringHandOvers(t *testing.T) {
 		l := newLocker(t, s)
 		var wg sync.WaitGroup
 		var begun atomic.Int64
+		underLoad := make(chan struct{})
 		for range 8 {
 			wg.Go(func() {
 				for {
@@ -223,14 +224,14 @@ func TestCloseDuringHandOvers(t *testing.T) {
 						wantIs(t, "Lock", err, tierlock.ErrClosed)
 						return
 					}
-					begun.Add(1)
+					if begun.Add(1) == 100 {
+						close(underLoad)
+					}
 					mustUnlock(t, k)
 				}
 			})
 		}
-		for begun.Load() < 100 {
-			time.Sleep(time.Millisecond)
-		}
+		<-underLoad
 		if err := l.Close(bg); err != nil {
 			t.Errorf("Close: %v", err)
 		}
