@@ -4,10 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,8 +23,7 @@ var (
 	chainSimFor   = flag.Duration("chainsim.for", 4*time.Minute, "simulated time with faults")
 )
 
-// chainSimKept holds a file for each seed that failed once: its name is the seed.
-// What is to be found again has to be committed.
+// chainSimKept is where seeds are kept that failed once: see sim.RunSeeds.
 const chainSimKept = "testdata/chainsim-seeds"
 
 const simLockerTTL = 10 * time.Second
@@ -64,41 +59,9 @@ func (w *simLockers) lingers() time.Duration {
 // What happens at one instant happens in the scheduler's order, so that a seed
 // repeats the faults and not the whole run.
 func TestChainSimulation(t *testing.T) {
-	if *chainSimSeed != 0 {
-		chainSimulateSeed(t, *chainSimSeed)
-		return
-	}
-	files, _ := os.ReadDir(chainSimKept)
-	for _, f := range files {
-		if seed, err := strconv.ParseUint(f.Name(), 10, 64); err == nil {
-			chainSimulateSeed(t, seed)
-		}
-	}
-	for range *chainSimSeeds {
-		chainSimulateSeed(t, rand.Uint64N(1_000_000_000)+1)
-	}
-}
-
-func chainSimulateSeed(t *testing.T, seed uint64) {
-	t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-		wrong, before := chainSimulate(t, seed, *chainSimProcs, sim.Broken{}, 0)
-		if len(wrong) == 0 {
-			return
-		}
-		for _, line := range before {
-			t.Log(line)
-		}
-		for _, v := range wrong {
-			t.Error(v)
-		}
-		t.Logf("to repeat: go test -race -run 'TestChainSimulation$' . -chainsim.seed %d -chainsim.procs %d -chainsim.for %v", seed, *chainSimProcs, *chainSimFor)
-		err := os.MkdirAll(chainSimKept, 0o777)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(chainSimKept, strconv.FormatUint(seed, 10)), nil, 0o666)
-		}
-		if err != nil {
-			t.Logf("the seed could not be kept: %v", err)
-		}
+	repeat := fmt.Sprintf("go test -race -run 'TestChainSimulation$' . -chainsim.procs %d -chainsim.for %v -chainsim.seed", *chainSimProcs, *chainSimFor)
+	sim.RunSeeds(t, chainSimKept, *chainSimSeed, *chainSimSeeds, repeat, func(t *testing.T, seed uint64) (wrong, before []string) {
+		return chainSimulate(t, seed, *chainSimProcs, sim.Broken{}, 0)
 	})
 }
 

@@ -5,9 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,8 +23,7 @@ var (
 	simFor   = flag.Duration("sim.for", 5*time.Minute, "simulated time with faults")
 )
 
-// simKept holds a file for each seed that failed once; its name is the seed. What
-// is to be found again has to be committed.
+// simKept is where seeds are kept that failed once: see sim.RunSeeds.
 const simKept = "testdata/sim-seeds"
 
 // simWorld is one simulation.
@@ -61,41 +57,10 @@ type simOptions struct {
 // TestSimulation runs whole processes, by their own policy, over simulated servers
 // and through mixtures of faults, each by a seed.
 func TestSimulation(t *testing.T) {
-	if *simSeed != 0 {
-		simulateSeed(t, *simSeed)
-		return
-	}
-	files, _ := os.ReadDir(simKept)
-	for _, f := range files {
-		if seed, err := strconv.ParseUint(f.Name(), 10, 64); err == nil {
-			simulateSeed(t, seed)
-		}
-	}
-	for range *simSeeds {
-		simulateSeed(t, rand.Uint64N(1_000_000_000)+1)
-	}
-}
-
-func simulateSeed(t *testing.T, seed uint64) {
-	t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+	repeat := fmt.Sprintf("go test -race -run 'TestSimulation$' ./degrade -sim.procs %d -sim.for %v -sim.seed", *simProcs, *simFor)
+	sim.RunSeeds(t, simKept, *simSeed, *simSeeds, repeat, func(t *testing.T, seed uint64) (wrong, before []string) {
 		t.Parallel()
-		wrong, before := simulate(t, seed, simOptions{})
-		if len(wrong) == 0 {
-			return
-		}
-		for _, line := range before {
-			t.Log(line)
-		}
-		for _, v := range wrong {
-			t.Error(v)
-		}
-		t.Logf("to repeat: go test -race -run 'TestSimulation$' ./degrade -sim.seed %d -sim.procs %d -sim.for %v", seed, *simProcs, *simFor)
-		if err := os.MkdirAll(simKept, 0o777); err == nil {
-			err = os.WriteFile(filepath.Join(simKept, strconv.FormatUint(seed, 10)), nil, 0o666)
-			if err != nil {
-				t.Logf("the seed could not be kept: %v", err)
-			}
-		}
+		return simulate(t, seed, simOptions{})
 	})
 }
 

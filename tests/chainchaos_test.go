@@ -2,8 +2,6 @@ package tests_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,27 +19,10 @@ const chainSeeds = "testdata/chain-seeds"
 // two, whatever happens; their fences rise, over both stores; what they protect loses
 // no update; and when all is over nothing is left. To repeat a schedule:
 //
-//	go test -race -run 'TestChainChaos$' . -chaos.seed 7 -chaos.for 40s
+//	go test -race -run 'TestChainChaos$' . -chaos.seed 7 -chaos.for 2m
 func TestChainChaos(t *testing.T) {
 	t.Parallel()
-	lasting := *chaosFor
-	if lasting == 0 && testing.Short() {
-		lasting = 10 * time.Second
-	} else if lasting == 0 {
-		lasting = 40 * time.Second
-	}
-	seed := *chaosSeed
-	if seed == 0 {
-		known, err := readSeeds(chainSeeds)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range known {
-			t.Run(fmt.Sprint("known seed ", k.seed), func(t *testing.T) { chainChaos(t, k.seed, k.lasting) })
-		}
-		seed = rand.Uint64N(1_000_000_000) + 1
-	}
-	t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { chainChaos(t, seed, lasting) })
+	runSeeds(t, chainSeeds, 2*time.Minute, chainChaos)
 }
 
 func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {

@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	chaosFor  = flag.Duration("chaos.for", 0, "how long TestChaos goes on (default 1m, 10s with -short)")
-	chaosSeed = flag.Uint64("chaos.seed", 0, "the one seed for TestChaos (default: those kept, and one at random)")
+	chaosFor  = flag.Duration("chaos.for", 0, "how long TestChaos and TestChainChaos go on (default 1m and 2m, 10s with -short)")
+	chaosSeed = flag.Uint64("chaos.seed", 0, "the one seed for TestChaos and TestChainChaos (default: those kept, and one at random)")
 )
 
 // chaosSeeds holds a file for each seed that failed once: its name is the seed,
@@ -32,27 +32,33 @@ const chaosSeeds = "testdata/chaos-seeds"
 // What the work meets is up to chance, the faults are those of the seed. To
 // repeat one:
 //
-//	go test -race -run 'TestChaos$' . -chaos.seed 7 -chaos.for 40s
+//	go test -race -run 'TestChaos$' . -chaos.seed 7 -chaos.for 1m
 func TestChaos(t *testing.T) {
 	t.Parallel()
+	runSeeds(t, chaosSeeds, time.Minute, chaos)
+}
+
+// runSeeds runs the one seed that was asked for, or those that are kept in dir and one
+// at random, which goes on for as long as usual unless a flag says otherwise.
+func runSeeds(t *testing.T, dir string, usual time.Duration, run func(t *testing.T, seed uint64, lasting time.Duration)) {
 	lasting := *chaosFor
 	if lasting == 0 && testing.Short() {
 		lasting = 10 * time.Second
 	} else if lasting == 0 {
-		lasting = 40 * time.Second
+		lasting = usual
 	}
 	seed := *chaosSeed
 	if seed == 0 {
-		known, err := readSeeds(chaosSeeds)
+		known, err := readSeeds(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range known {
-			t.Run(fmt.Sprint("known seed ", k.seed), func(t *testing.T) { chaos(t, k.seed, k.lasting) })
+			t.Run(fmt.Sprint("known seed ", k.seed), func(t *testing.T) { run(t, k.seed, k.lasting) })
 		}
 		seed = rand.Uint64N(1_000_000_000) + 1
 	}
-	t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { chaos(t, seed, lasting) })
+	t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { run(t, seed, lasting) })
 }
 
 // chaos runs a schedule and checks all that has to hold.
