@@ -27,6 +27,8 @@ type chain struct {
 	redis, mysql *backend         // nil where not among the stores
 	warmAt       time.Time        // the chain has had the time to begin
 	agreed       atomic.Bool      // all live members have the same policies; true at first
+	safety       safety           // of Redis
+	mirrored     atomic.Uint32    // the latest epoch that Redis has told
 
 	mu    sync.Mutex
 	holds map[degrade.HoldID]*chainHold
@@ -76,22 +78,36 @@ func (c *chain) backend(t degrade.Tier) *backend {
 
 // at is where the calls about a hold with that ticket go.
 func (c *chain) at(t degrade.Ticket, exclusive bool) route {
-	// While no mode is known best effort goes to epoch 1, which is to say any.
-	p := Place{Epoch: max(t.Epoch, 1), Exclusive: exclusive}
+	p := Place{Epoch: t.Epoch, Exclusive: exclusive}
+	if p.Epoch == 0 {
+		p.Epoch = c.epoch()
+	}
 	if exclusive {
 		p.Incarnation = t.Incarnation
 	}
 	return route{backend: c.backend(t.Tier), place: p, ticket: t}
 }
 
-// probe asks Redis whether it works. All of it does if it succeeds: so does each
-// part of it, whatever calls have said.
-func (c *chain) probe(ctx context.Context) (string, error) {
-	incarnation, err := c.redis.Store.(Chained).Probe(ctx, c.locker.cfg.Namespace)
+// epoch is that of calls which go by no mode: the present one or, while the process
+// has not reached the arbiter, the one that Redis has noted; 1 is to say any.
+func (c *chain) epoch() uint16 {
+	if e := c.run.Mode().Epoch; e != 0 {
+		return e
+	}
+	return max(uint16(c.mirrored.Load()), 1)
+}
+
+// probe asks Redis whether it works, and has it note the mode. All of it works if it
+// succeeds: so does each part of it, whatever calls have said.
+func (c *chain) probe(ctx context.Context, known uint16) (string, error) {
+	sent := time.Now()
+	res, err := c.redis.Store.(Chained).Probe(ctx, ProbeRequest{Namespace: c.locker.cfg.Namespace, Epoch: known})
 	if err == nil {
 		c.redis.openParts((*part).answered)
+		c.mirrored.Store(uint32(res.Epoch))
+		c.examine(sent, res)
 	}
-	return incarnation, ofCall(err)
+	return res.Incarnation, ofCall(err)
 }
 
 // suspect tells that a call to b has failed.

@@ -101,10 +101,10 @@ func (s stalledMySQL) Adopt(ctx context.Context, reqs []tierlock.AdoptRequest) [
 	return s.MySQLStore.Adopt(ctx, reqs)
 }
 
-func (s stalledRedis) Probe(ctx context.Context, namespace string) (string, error) {
+func (s stalledRedis) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.ProbeResult, error) {
 	defer s.p.stall()
 	s.p.stall()
-	return s.RedisStore.Probe(ctx, namespace)
+	return s.RedisStore.Probe(ctx, req)
 }
 
 func (s stalledMySQL) Arbitrate(ctx context.Context, self degrade.Self, a degrade.Action) (degrade.Reply, error) {

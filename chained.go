@@ -48,8 +48,34 @@ type Chained interface {
 	Adopt(ctx context.Context, reqs []AdoptRequest) []RenewResult
 
 	// Probe asks whether the store serves the locks of a namespace, writing
-	// included, and on which data: the incarnation changes with a failover.
-	Probe(ctx context.Context, namespace string) (incarnation string, err error)
+	// included, on which data, and whether that is safe there.
+	Probe(ctx context.Context, req ProbeRequest) (ProbeResult, error)
+}
+
+// ProbeRequest asks about the locks of one namespace.
+type ProbeRequest struct {
+	Namespace string
+	// Epoch is the latest mode that the caller knows of, 0 for none.
+	Epoch uint16
+}
+
+// ProbeResult is what a store that works has found.
+type ProbeResult struct {
+	// Incarnation names the data. It changes with a failover and, where the store
+	// can have exclusive calls judged by that, with a loss of keys in a server that
+	// goes on.
+	Incarnation string
+	// Epoch is the largest of the requests about this namespace and data, for those
+	// who cannot reach the arbiter. It is 0 from a store that keeps none: the
+	// arbiter has it in the row of the mode.
+	Epoch uint16
+	// Unsafe says what may take keys of live locks away, or has, while the
+	// incarnation stays; "" for nothing. Meanwhile no hold that is there is worth
+	// more than FencedOnly.
+	Unsafe string
+	// Lost means that keys have gone, and not by their own end, since the
+	// store's last probe. It is told once, and is for the log.
+	Lost bool
 }
 
 // AdoptRequest asks to take over one hold.

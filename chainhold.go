@@ -47,7 +47,7 @@ type moved struct {
 func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool {
 	ch := &chainHold{chain: c, hold: h, id: degrade.HoldID(h.token.Lease), exclusive: at.place.Exclusive,
 		ttl: call.ttl, limit: call.limit, at: at}
-	ch.lower(c.worth(ch.exclusive))
+	ch.review()
 	h.chained = ch
 	// First known here, then to the machine: an adoption may ask at once.
 	c.mu.Lock()
@@ -55,8 +55,8 @@ func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool 
 	c.mu.Unlock()
 	lease := call.ttl - watchdog.Margin(call.ttl)
 	if c.run.Granted(at.ticket, degrade.Hold{ID: ch.id, Lease: lease, Until: c.instant(sent.Add(lease)), Exclusive: ch.exclusive}) {
-		// Members whose policies differ may have been seen since.
-		ch.lower(c.worth(ch.exclusive))
+		// What makes it worth less may have been seen since.
+		ch.review()
 		return true
 	}
 	h.chained = nil
@@ -64,14 +64,6 @@ func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool 
 	delete(c.holds, ch.id)
 	c.mu.Unlock()
 	return false
-}
-
-// worth is what a hold that is taken now is worth.
-func (c *chain) worth(exclusive bool) Guarantee {
-	if exclusive && c.agreed.Load() {
-		return c.mysql.Guarantee()
-	}
-	return min(c.mysql.Guarantee(), FencedOnly)
 }
 
 func (h *chainHold) lower(g Guarantee) {
@@ -167,6 +159,7 @@ func (h *chainHold) follow() {
 		h.moves++
 	}
 	h.mu.Unlock()
+	h.review()
 	if !adopted {
 		return // the same lease in the same store: the mode was not known when it was granted
 	}

@@ -135,7 +135,7 @@ func TestModeKnownAfterTheGrant(t *testing.T) {
 		c := &chain{locker: l, origin: watchdog.Now(), redis: l.store, holds: map[degrade.HoldID]*chainHold{}}
 		c.run = degrade.NewRunner(degrade.RunnerConfig{
 			Machine: degrade.Config{Member: "m"}, Arbiter: arbiter, CallTimeout: time.Second,
-			Probe: func(context.Context) (string, error) { return "a", nil },
+			Probe: func(context.Context, uint16) (string, error) { return "a", nil },
 			Adopt: func(_ context.Context, _ degrade.Mode, ids []degrade.HoldID) []degrade.Adoption {
 				return make([]degrade.Adoption, len(ids))
 			},

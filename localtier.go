@@ -146,7 +146,7 @@ func (t *localTier) probe() (back bool) {
 				ctx := bound.By(context.Background(), time.Now().Add(l.cfg.CallTimeout))
 				defer ctx.End()
 				if c, ok := b.Store.(Chained); ok {
-					if _, err := c.Probe(ctx, l.cfg.Namespace); err == nil {
+					if _, err := c.Probe(ctx, ProbeRequest{Namespace: l.cfg.Namespace}); err == nil {
 						p.answered()
 					}
 				} else if failed := p.failed.Load(); failed != nil {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tierlock/tierlock/degrade"
 )
 
 // MinExclusiveTTL is the least TTL of a hold of an Exclusive resource.
@@ -190,7 +192,7 @@ func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 	}
 	if c := l.chain; c != nil && (cfg.Exclusive || c.redis != nil && cfg.Floor >= MySQL) {
 		r.chained = true
-		r.best = c.worth(cfg.Exclusive)
+		r.best = c.worth(cfg.Exclusive, degrade.MySQL)
 	}
 	r.local = cfg.Floor == Local && l.local != nil
 	return r

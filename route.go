@@ -38,7 +38,7 @@ func (h *hold) at() route {
 // the record has been forgotten. Without it fences would fall then.
 func (l *Locker) direct() route {
 	if l.chain != nil {
-		return route{backend: l.store, place: Place{Epoch: max(l.chain.run.Mode().Epoch, 1)}}
+		return route{backend: l.store, place: Place{Epoch: l.chain.epoch()}}
 	}
 	return route{backend: l.store}
 }
@@ -139,8 +139,10 @@ func (a *acquisition) choose(c *chain, now time.Time) (to route, wait time.Durat
 		err = fmt.Errorf("%w: the locks are kept in %v now, which this process does not have", ErrUnavailable, tier)
 	case tier > a.call.floor:
 		err = fmt.Errorf("%w: the locks are kept in %v now, and the lowest allowed is %v", ErrUnavailable, tier, a.call.floor)
-	case c.worth(a.resource.cfg.Exclusive) < a.call.worth:
-		err = fmt.Errorf("%w: a hold would be %v now, and %v is required", ErrUnavailable, c.worth(a.resource.cfg.Exclusive), a.call.worth)
+	case a.resource.cfg.Exclusive && t.Tier == degrade.Redis && !c.safety.known() && now.Before(c.warmAt):
+		return to, 10 * time.Millisecond, fmt.Errorf("%w: Redis has not been probed yet", ErrUnavailable)
+	default:
+		err = c.enough(a.resource.cfg.Exclusive, t.Tier, a.call.worth)
 	}
 	return to, time.Second, err
 }
@@ -166,10 +168,14 @@ func (a *acquisition) unsettled(c *chain, now time.Time) time.Duration {
 }
 
 // cold reports whether the process has just started and has not got its first permit
-// yet. Then a call that does not wait does all the same, for as long as two calls may
+// yet, or the first answer of Redis. Then a call that does not wait does all the same, for as long as two calls may
 // take, rather than fail because it is the first.
 func (c *chain) cold(now time.Time) bool {
-	return now.Before(c.warmAt) && c.run.State().PermitEpoch == 0
+	if !now.Before(c.warmAt) {
+		return false
+	}
+	st := c.run.State()
+	return st.PermitEpoch == 0 || st.Mode.Tier == degrade.Redis && !c.safety.known()
 }
 
 // noTicket says why nobody grants.

@@ -16,9 +16,9 @@ type RunnerConfig struct {
 	// Self goes with each statement; Member and Digest are taken from Machine.
 	Self    Self
 	Arbiter Arbiter
-	// Probe asks Redis whether it works and for its incarnation. Nil means that
-	// this process has no Redis: it never is healthy.
-	Probe func(ctx context.Context) (incarnation string, err error)
+	// Probe asks Redis whether it works and for its incarnation; known is the latest
+	// epoch, 0 for none. Nil means that this process has no Redis: it never is healthy.
+	Probe func(ctx context.Context, known uint16) (incarnation string, err error)
 	// Adopt writes holds into the store of the drain to, under the epoch of to,
 	// and says what became of each, in their order.
 	Adopt func(ctx context.Context, to Mode, holds []HoldID) []Adoption
@@ -240,7 +240,7 @@ func (r *Runner) call(ctx context.Context, a Action) (Reply, error) {
 		if r.cfg.Probe == nil {
 			return Reply{}, nil
 		}
-		incarnation, err := r.cfg.Probe(ctx)
+		incarnation, err := r.cfg.Probe(ctx, r.Mode().Epoch)
 		return Reply{OK: err == nil, Incarnation: incarnation}, err
 	case Adopt:
 		return Reply{OK: true, Adopted: r.cfg.Adopt(ctx, a.From, a.Holds)}, nil

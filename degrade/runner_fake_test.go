@@ -115,7 +115,7 @@ func (f *fakeDB) exec(self degrade.Self, a degrade.Action) (r degrade.Reply) {
 	return r
 }
 
-func (f *fakeDB) probe(context.Context) (string, error) {
+func (f *fakeDB) probe(context.Context, uint16) (string, error) {
 	time.Sleep(f.rtt)
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -78,10 +78,11 @@ func (p *simProc) Arbitrate(ctx context.Context, self degrade.Self, a degrade.Ac
 	return p.mysql.Arbitrate(ctx, self, a)
 }
 
-func (p *simProc) probe(ctx context.Context) (string, error) {
+func (p *simProc) probe(ctx context.Context, epoch uint16) (string, error) {
 	defer p.stall()
 	p.stall()
-	return p.redis.Probe(ctx, "sim")
+	res, err := p.redis.Probe(ctx, tierlock.ProbeRequest{Namespace: "sim", Epoch: epoch})
+	return res.Incarnation, err
 }
 
 func (p *simProc) adopt(ctx context.Context, to degrade.Mode, ids []degrade.HoldID) []degrade.Adoption {

@@ -33,7 +33,7 @@ func TestAdoptionOfManyInFewStatements(t *testing.T) {
 	srv := migrated(t)
 	db := admin(t, srv)
 	s := open(t, srv.DSN(""), calm)
-	if _, err := s.Probe(t.Context(), "test"); err != nil {
+	if _, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	statements := func() int64 {

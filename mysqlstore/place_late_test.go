@@ -131,7 +131,8 @@ func TestAnotherServerThanMeant(t *testing.T) {
 	srv := migrated(t)
 	db := admin(t, srv)
 	s := open(t, srv.DSN(""), calm)
-	is, err := s.Probe(t.Context(), "test")
+	probed, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"})
+	is := probed.Incarnation
 	if err != nil || is == "" {
 		t.Fatalf("probe: %q, %v", is, err)
 	}

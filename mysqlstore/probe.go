@@ -15,7 +15,8 @@ import (
 const probing = "tierlock/probe"
 
 // Probe implements [tierlock.Chained]. The incarnation is the identity of the
-// server: it changes with a failover to another, and not with a restart.
+// server: it changes with a failover to another, and not with a restart. Nothing else
+// is told: the epoch is in lock_mode, and the server deletes no row by itself.
 //
 // A probe writes a row of its own, so that it also notices a server that accepts
 // statements and cannot commit, and deletes it again. A row whose deletion was lost
@@ -23,18 +24,19 @@ const probing = "tierlock/probe"
 // read_only is unavailable also for a user whom that does not stop: it is no
 // primary. A probe takes one of the places of renewals, so that calls that hang, or
 // many calls, do not look like an outage.
-func (s *Store) Probe(ctx context.Context, namespace string) (incarnation string, err error) {
+func (s *Store) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.ProbeResult, error) {
 	until := time.Now().Add(s.timeout)
+	var res tierlock.ProbeResult
 	srv, err := s.ready(ctx, until)
 	if err == nil {
-		incarnation, err = call(s, s.renewals, ctx, until, func(ctx context.Context) (string, error) {
-			return s.probe(ctx, srv, namespace)
+		res.Incarnation, err = call(s, s.renewals, ctx, until, func(ctx context.Context) (string, error) {
+			return s.probe(ctx, srv, req.Namespace)
 		})
 	}
 	if err != nil {
-		return "", fmt.Errorf("mysqlstore: probe of namespace %q: %w", namespace, classed(err))
+		return tierlock.ProbeResult{}, fmt.Errorf("mysqlstore: probe of namespace %q: %w", req.Namespace, classed(err))
 	}
-	return incarnation, nil
+	return res, nil
 }
 
 func (s *Store) probe(ctx context.Context, srv *server, namespace string) (string, error) {

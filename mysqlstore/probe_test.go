@@ -18,7 +18,10 @@ func TestProbe(t *testing.T) {
 	srv, other := migrated(t), migrated(t)
 	db := admin(t, srv)
 	s := open(t, srv.DSN(""), calm)
-	probe := func(s *mysqlstore.Store) (string, error) { return s.Probe(t.Context(), "test") }
+	probe := func(s *mysqlstore.Store) (string, error) {
+		res, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"})
+		return res.Incarnation, err
+	}
 	is, err := probe(s)
 	if err != nil || is == "" {
 		t.Fatalf("got %q, %v", is, err)
@@ -26,8 +29,8 @@ func TestProbe(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if again, err := s.Probe(background, "another"); err != nil || again != is {
-				t.Errorf("got %q, %v; wanted %q", again, err, is)
+			if again, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "another"}); err != nil || again.Incarnation != is {
+				t.Errorf("got %q, %v; wanted %q", again.Incarnation, err, is)
 			}
 		})
 	}
@@ -69,14 +72,14 @@ func TestProbeOfAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	s := open(t, srv.DSN(""), quick)
-	rig.Eventually(t, patience, "the store answers", func() bool { _, err := s.Probe(background, "test"); return err == nil })
+	rig.Eventually(t, patience, "the store answers", func() bool { _, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}); return err == nil })
 	srv.Pause()
 	within(t, quick.CallTimeout+slack, "probe", func() {
-		_, err := s.Probe(background, "test")
+		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		wantClass(t, "paused", err, tierlock.ErrUnavailable)
 	})
 	srv.Resume()
-	rig.Eventually(t, patience, "the store answers again", func() bool { _, err := s.Probe(background, "test"); return err == nil })
+	rig.Eventually(t, patience, "the store answers again", func() bool { _, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}); return err == nil })
 }
 
 // Many calls, of which each waits for a row, are no outage.
@@ -98,7 +101,7 @@ func TestProbeWhileAllPlacesAreTaken(t *testing.T) {
 	}
 	rig.Eventually(t, patience, "calls wait for the row", func() bool { return lockWaits(t, db) > 0 })
 	within(t, time.Second, "probe", func() {
-		if _, err := s.Probe(t.Context(), "test"); err != nil {
+		if _, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"}); err != nil {
 			t.Error(err)
 		}
 	})

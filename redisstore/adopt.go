@@ -31,7 +31,7 @@ func (s *Store) Adopt(ctx context.Context, reqs []tierlock.AdoptRequest) []tierl
 			results[i].Err = invalid("adopt", req.Name, err)
 			continue
 		}
-		todo = append(todo, adoption(i, req))
+		todo = append(todo, s.adoption(i, req))
 	}
 	s.renewAll(ctx, until, "adopt", todo, results)
 	return results
@@ -50,7 +50,7 @@ func checkAdopt(req *tierlock.AdoptRequest) error {
 }
 
 // adoption is the call of adopt.lua.
-func adoption(index int, req *tierlock.AdoptRequest) renewal {
+func (s *Store) adoption(index int, req *tierlock.AdoptRequest) renewal {
 	t := contract.Storable(req.Token, tierlock.Redis)
 	// The fence stays as it is, and so does what it is made of; it is not of the
 	// epoch that the key is of.
@@ -67,6 +67,7 @@ func adoption(index int, req *tierlock.AdoptRequest) renewal {
 		value = append(value, ' ')
 		r.keys = append(r.keys, key+holdsSuffix)
 	}
+	r.keys = s.appendMarker(r.keys, req.Name.Namespace, req.Place)
 	of := contract.WithFence(t, t.Fence)
 	r.args = appendPlace([]string{
 		string(value), wireLease(t.Lease), millis(req.TTL), strconv.FormatUint(t.Fence, 10),

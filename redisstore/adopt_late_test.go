@@ -77,7 +77,7 @@ func TestLateCallsOfAPlace(t *testing.T) {
 			return s.Renew(background, []tierlock.RenewRequest{{Name: name("held"), Lease: "held", TTL: time.Minute, Place: exclusive(2)}})[0].Err
 		},
 		func() error { _, err := s.Release(background, dropIn(exclusive(2), "held", "held", false)); return err },
-		func() error { _, err := s.Probe(background, "test"); return err },
+		func() error { _, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}); return err },
 	}
 	errs := make(chan error, len(calls))
 	for _, call := range calls {

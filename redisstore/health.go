@@ -13,38 +13,62 @@ import (
 	"github.com/tierlock/tierlock/internal/contract"
 )
 
-// probeLife is how long the key that Probe writes lives. It says nothing; it only
-// has to be written.
-const probeLife = time.Second
-
-// Probe implements [tierlock.Chained]. It writes a key of the namespace and reads
-// the replication id of the primary that has taken it; with a Cluster client on
-// each master, of which all have to answer. The incarnation is that id, or all of
-// them, sorted and joined by commas. It is one round trip; on a Cluster two, the
-// first for the table of slots.
+// Probe implements [tierlock.Chained]. It writes a key of the namespace, the marker,
+// and reads the replication id of the primary that has taken it; with a Cluster client
+// on each master, of which all have to answer. The incarnation is that id and a
+// number from the marker, which is drawn anew where the marker has gone (FLUSHALL);
+// on a Cluster it is all ids, sorted and joined by commas, and the loss of a marker
+// makes the store unsafe for a minute. So does an eviction policy but noeviction with
+// a limit of memory, or one that may not be read, for as long as it is seen. The
+// marker lives for a week after the last probe, and has the epoch in it. It is one
+// round trip; on a Cluster two, the first for the table of slots.
 //
 // The id changes where a replica is promoted, where a server restarts, and where
 // the first replica attaches to a server, or it has had none for repl-backlog-ttl.
-func (s *Store) Probe(ctx context.Context, namespace string) (incarnation string, err error) {
+func (s *Store) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.ProbeResult, error) {
 	until := time.Now().Add(s.timeout)
-	name := tierlock.Name{Namespace: namespace, Resource: "probe", Key: "probe"}
-	if err := contract.CheckName(name); err != nil {
-		return "", fmt.Errorf("redisstore: probe: %w: %w", tierlock.ErrMisconfigured, err)
+	name := tierlock.Name{Namespace: req.Namespace, Resource: "probe", Key: "probe"}
+	if err := errors.Join(contract.CheckName(name), checkPlace(tierlock.Place{Epoch: req.Epoch})); err != nil {
+		return tierlock.ProbeResult{}, fmt.Errorf("redisstore: probe: %w: %w", tierlock.ErrMisconfigured, err)
 	}
-	ids, err := s.incarnations(ctx, until, namespace)
+	answers, err := s.askAll(ctx, until, req)
 	if err != nil {
-		return "", fmt.Errorf("redisstore: probe of %s: %w", namespace, classedIn(namespace, err))
+		return tierlock.ProbeResult{}, fmt.Errorf("redisstore: probe of %s: %w", req.Namespace, classedIn(req.Namespace, err))
 	}
-	return strings.Join(ids, ","), nil
+	return s.judge(req.Namespace, answers), nil
 }
 
-func (s *Store) incarnations(ctx context.Context, until time.Time, namespace string) ([]string, error) {
+// judge makes one answer of those of all servers.
+func (s *Store) judge(namespace string, answers map[place]answer) (res tierlock.ProbeResult) {
+	var ids []string
+	seen := make(map[place]string, len(answers))
+	for at, a := range answers {
+		seen[at] = a.nonce
+		res.Epoch = max(res.Epoch, a.epoch)
+		res.Unsafe = max(res.Unsafe, a.unsafe)
+		if s.clocks.slots == nil {
+			ids = append(ids, a.id+"-"+a.nonce)
+		} else {
+			ids = append(ids, a.id)
+		}
+	}
+	slices.Sort(ids)
+	res.Incarnation = strings.Join(slices.Compact(ids), ",")
+	lately := false
+	if res.Lost, lately = s.remember(namespace, seen); lately && s.clocks.slots != nil && res.Unsafe == "" {
+		res.Unsafe = "a master has lost its keys and goes on"
+	}
+	return res
+}
+
+// askAll asks all masters.
+func (s *Store) askAll(ctx context.Context, until time.Time, req tierlock.ProbeRequest) (map[place]answer, error) {
 	if _, err := s.ready(); err != nil {
 		return nil, err
 	}
 	if s.clocks.slots == nil {
-		id, err := s.probeSlot(ctx, until, namespace, 0)
-		return []string{id}, err
+		a, err := s.probeSlot(ctx, until, req, 0)
+		return map[place]answer{{id: a.id}: a}, err
 	}
 	masters, err := s.masters(ctx, until)
 	if err != nil {
@@ -52,39 +76,27 @@ func (s *Store) incarnations(ctx context.Context, until time.Time, namespace str
 	}
 	// A slot that is on its way is answered by the other side. So each master is
 	// asked by its first slot, and where that was not its own, by its last.
-	var ids []string
+	all, ids := make(map[place]answer), make(map[string]bool)
 	for _, slot := range []func(m served) uint16{
 		func(m served) uint16 { return m.first }, func(m served) uint16 { return m.last },
 	} {
-		answers, errs := make([]string, len(masters)), make([]error, len(masters))
-		var all sync.WaitGroup
+		answers, errs := make([]answer, len(masters)), make([]error, len(masters))
+		var group sync.WaitGroup
 		for i, m := range masters {
-			all.Go(func() { answers[i], errs[i] = s.probeSlot(ctx, until, namespace, slot(m)) })
+			group.Go(func() { answers[i], errs[i] = s.probeSlot(ctx, until, req, slot(m)) })
 		}
-		all.Wait()
+		group.Wait()
 		if err := errors.Join(errs...); err != nil {
 			return nil, err
 		}
-		ids = append(ids, answers...)
-		slices.Sort(ids)
-		if ids = slices.Compact(ids); len(ids) >= len(masters) {
-			return ids, nil
+		for i, a := range answers {
+			all[place{a.id, slot(masters[i])}], ids[a.id] = a, true
+		}
+		if len(ids) >= len(masters) {
+			return all, nil
 		}
 	}
 	return nil, fmt.Errorf("%d masters gave %d replication ids: slots are on their way", len(masters), len(ids))
-}
-
-// probeSlot writes in one slot.
-func (s *Store) probeSlot(ctx context.Context, until time.Time, namespace string, slot uint16) (id string, err error) {
-	key := string(appendProbeKey(nil, namespace, slot))
-	msg, err := s.run(ctx, until, &probeChainScript, []string{key}, []string{millis(probeLife)})
-	if err != nil {
-		return "", err
-	}
-	if id, err = msg.ToString(); err != nil {
-		return "", fmt.Errorf("unexpected answer to a probe: %w", err)
-	}
-	return id, nil
 }
 
 // served is the first and the last slot that a master serves.

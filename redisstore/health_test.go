@@ -28,31 +28,34 @@ func replid(n *rig.RedisServer) string {
 func TestProbe(t *testing.T) {
 	srv := rig.Redis(t)
 	s := open(t, srv.Addr)
-	if id := mustProbe(t, s); id != replid(srv) {
-		t.Errorf("got %s; wanted the replication id %s", id, replid(srv))
+	id := mustProbe(t, s)
+	if !strings.HasPrefix(id, replid(srv)+"-") {
+		t.Errorf("got %s; wanted the replication id %s and more", id, replid(srv))
+	}
+	if again := mustProbe(t, open(t, srv.Addr)); again != id {
+		t.Errorf("another store got %s; wanted %s", again, id)
 	}
 	keys := srv.Do("KEYS", "*").([]any)
-	if len(keys) != 1 || !strings.HasPrefix(keys[0].(string), "lock:test:{") || !strings.HasSuffix(keys[0].(string), "}:probe") {
+	if len(keys) != 1 || !strings.HasPrefix(keys[0].(string), "lock:test:{") || !strings.HasSuffix(keys[0].(string), "}:marker") {
 		t.Errorf("it left %v; wanted one key of the namespace", keys)
 	}
 	noEternalKeys(t, srv)
-	id := mustProbe(t, s)
 	srv.Restart()
 	rig.Eventually(t, 5*time.Second, "another incarnation", func() bool {
-		next, err := s.Probe(background, "test")
-		return err == nil && next != id && next == replid(srv)
+		next, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
+		return err == nil && !next.Lost && next.Incarnation != id && strings.HasPrefix(next.Incarnation, replid(srv)+"-")
 	})
-	_, err := s.Probe(t.Context(), "no/namespace")
+	_, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "no/namespace"})
 	wantClass(t, "probe of no namespace", err, tierlock.ErrMisconfigured)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s.Probe(ctx, "test")
+	_, err = s.Probe(ctx, tierlock.ProbeRequest{Namespace: "test"})
 	wantClass(t, "probe with an ended ctx", err, tierlock.ErrUnavailable)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("probe with an ended ctx: %v", err)
 	}
 	s.Close()
-	_, err = s.Probe(t.Context(), "test")
+	_, err = s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"})
 	wantClass(t, "probe of a closed store", err, tierlock.ErrUnavailable)
 }
 
@@ -82,13 +85,13 @@ func TestProbeOfAServerThatTakesNoLocks(t *testing.T) {
 			state.cause(t, srv)
 			rig.Eventually(t, 5*time.Second, "the probe says "+state.says, func() bool {
 				var err error
-				within(t, 2*time.Second+slack, "a probe", func() { _, err = s.Probe(background, "test") })
+				within(t, 2*time.Second+slack, "a probe", func() { _, err = s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}) })
 				wantClass(t, "probe", err, tierlock.ErrUnavailable)
 				return strings.Contains(err.Error(), state.says)
 			})
 			state.mend(t, srv)
 			rig.Eventually(t, 10*time.Second, "the probe succeeds again", func() bool {
-				_, err := s.Probe(background, "test")
+				_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 				return err == nil
 			})
 		})
@@ -124,7 +127,7 @@ func TestProbeWhileLoading(t *testing.T) {
 		srv.Start() // returns when the server has loaded
 	}()
 	rig.Eventually(t, 20*time.Second, "LOADING is told", func() bool {
-		_, err := s.Probe(background, "test")
+		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		if err == nil {
 			t.Fatal("it succeeded before LOADING was told: the server is too fast for this test")
 		}
@@ -133,7 +136,7 @@ func TestProbeWhileLoading(t *testing.T) {
 	})
 	<-loaded
 	rig.Eventually(t, 10*time.Second, "the probe succeeds", func() bool {
-		_, err := s.Probe(background, "test")
+		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		return err == nil
 	})
 }
@@ -142,17 +145,20 @@ func TestProbeWhileLoading(t *testing.T) {
 func TestIncarnation(t *testing.T) {
 	srv := rig.Redis(t)
 	s := open(t, srv.Addr)
-	own := replid(srv)
-	other := strings.Repeat("0", 40)
+	own := mustProbe(t, s)
+	marker := srv.Do("KEYS", "*}:marker").([]any)[0].(string)
+	content := srv.Text("GET", marker)
+	other := strings.Repeat("0", 40) + own[40:]
 	for _, c := range []struct {
 		incarnation string
 		ok          bool
 	}{
-		{own, true}, {"", true}, {other + "," + own, true}, {own + "," + other, true}, {other, false}, {own[:39], false}, {own + "0", false}, {"0" + own, false},
-		{strings.ToUpper(own), false}, {other + "," + other, false},
+		{own, true}, {"", true}, {other + "," + own, true}, {own + "," + other, true}, {other, false}, {own[:40], false}, {own[:len(own)-1], false}, {own + "0", false}, {"0" + own, false},
+		{strings.ToUpper(own), false}, {own[:40] + "-00000000", false}, {own[:40] + "-?", false}, {other + "," + other, false},
 	} {
 		for _, explicit := range []bool{false, true} {
 			srv.Do("FLUSHALL")
+			srv.Do("SET", marker, content)
 			right, place := exclusive(3), exclusive(3)
 			right.Incarnation, place.Incarnation = own, c.incarnation
 			req := ask("k", newLease(), 30*time.Second)
@@ -169,8 +175,8 @@ func TestIncarnation(t *testing.T) {
 			}
 			_, err := s.Acquire(t.Context(), askIn(place, req))
 			check("acquire", err)
-			if n := srv.Int("DBSIZE"); !c.ok && n != 0 {
-				t.Errorf("a refused acquire left %d keys", n)
+			if n := srv.Int("DBSIZE"); !c.ok && n != 1 {
+				t.Errorf("a refused acquire left %d keys beside the marker", n-1)
 			}
 			mustAcquire(t, s, askIn(right, req))
 			state := keyState(srv, "k")
@@ -245,8 +251,8 @@ func TestIncarnationChangesWithAFailover(t *testing.T) {
 	d.NewPrimary(old)
 	after := exclusive(2)
 	rig.Eventually(t, 20*time.Second, "a probe after the failover", func() bool {
-		id, err := s.Probe(background, "test")
-		after.Incarnation = id
+		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
+		after.Incarnation = res.Incarnation
 		return err == nil
 	})
 	if after.Incarnation == before.Incarnation {
@@ -290,13 +296,13 @@ func TestIncarnationOfACluster(t *testing.T) {
 		mustAcquire(t, s, askIn(place, ask(key, key, time.Minute)))
 	}
 	masters[0].Kill()
-	_, err := s.Probe(background, "test")
+	_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 	wantClass(t, "probe with a master away", err, tierlock.ErrUnavailable)
 	c.NewOwner(keyOf(keys[0]), masters[0])
 	next := exclusive(2)
 	rig.Eventually(t, 30*time.Second, "a probe after the failover", func() bool {
-		id, err := s.Probe(background, "test")
-		next.Incarnation = id
+		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
+		next.Incarnation = res.Incarnation
 		return err == nil
 	})
 	if next.Incarnation == place.Incarnation || strings.Count(next.Incarnation, ",") != 2 {
@@ -349,8 +355,8 @@ func TestExclusiveHoldInASlotThatMoves(t *testing.T) {
 	same("at the target")
 	m.Finish()
 	rig.Eventually(t, 10*time.Second, "the incarnation after the move", func() bool {
-		id, err := s.Probe(background, "test")
-		return err == nil && id == place.Incarnation
+		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
+		return err == nil && res.Incarnation == place.Incarnation && !res.Lost && res.Unsafe == ""
 	})
 	mustRelease(t, s, dropIn(place, key, "a", false), tierlock.LeaseOwned)
 }
@@ -359,7 +365,7 @@ func TestExclusiveHoldInASlotThatMoves(t *testing.T) {
 func TestLeastPermissionsOfAChain(t *testing.T) {
 	srv := rig.Redis(t)
 	s := restricted(t, srv)
-	_, err := s.Probe(t.Context(), "test")
+	_, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"})
 	wantClass(t, "probe without +info", err, tierlock.ErrMisconfigured)
 	if !strings.Contains(err.Error(), "missing permission: +info; all that are needed: ~lock:test:* ") || !strings.HasSuffix(err.Error(), " +info)") {
 		t.Errorf("without +info: %v", err)

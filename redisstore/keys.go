@@ -47,12 +47,11 @@ func appendFenceKey(b []byte, namespace string, slot uint16) []byte {
 	return append(b, "}:fence"...)
 }
 
-// appendProbeKey appends the key that Probe writes in a slot. No lock has it
-// either.
-func appendProbeKey(b []byte, namespace string, slot uint16) []byte {
+// appendMarkerKey appends the marker of a slot. No lock has it either.
+func appendMarkerKey(b []byte, namespace string, slot uint16) []byte {
 	b = append(append(b, "lock:"...), namespace...)
 	b = append(append(b, ":{"...), slotTags()[slot]...)
-	return append(b, "}:probe"...)
+	return append(b, "}:marker"...)
 }
 
 // slotTags gives for each slot a short text that hashes to it.

@@ -35,8 +35,8 @@ func (m *message) acquire(req *tierlock.AcquireRequest) {
 	b = appendWireLease(b, req.Token.Lease)
 	s := string(b)
 	m.script, m.slot = &acquireScript, slot
-	m.keys = append(m.room[:0:3], s[:key], s[key:fence])
-	m.args = append(m.room[3:3], s[fence:format], "", s[format:ttl])
+	m.keys = append(m.room[:0:4], s[:key], s[key:fence])
+	m.args = append(m.room[4:4], s[fence:format], "", s[format:ttl])
 	if req.Explicit {
 		m.script, m.keys = &enterScript, append(m.keys, s[:key]+holdsSuffix)
 		m.args = append(m.args, req.Token.Lease, req.Token.Holder)
@@ -63,13 +63,13 @@ func (m *message) release(req *tierlock.ReleaseRequest, keep string) {
 	lease := len(b)
 	b = strconv.AppendInt(b, int64(leaseOffset+lease-wake-1), 10)
 	s := string(b)
-	m.keys = append(m.room[:0:3], s[:key])
+	m.keys = append(m.room[:0:4], s[:key])
 	if req.Explicit {
 		m.script, m.keys = &releaseEnteredScript, append(m.keys, s[:key]+holdsSuffix)
-		m.args = append(m.room[3:3], req.Lease, s[:wake], keep)
+		m.args = append(m.room[4:4], req.Lease, s[:wake], keep)
 	} else {
 		m.script = &releaseScript
-		m.args = append(m.room[3:3], s[wake:lease], s[lease:], s[:wake], keep)
+		m.args = append(m.room[4:4], s[wake:lease], s[lease:], s[:wake], keep)
 	}
 	if judged(req.Place) {
 		m.script = releaseExclusive[req.Explicit]

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -17,22 +18,39 @@ import (
 type placedStore struct {
 	*redisstore.Store
 	place tierlock.Place
+	data  *sync.Map // of namespaces
+}
+
+// at is the place for a name: on the data of its namespace, where that counts.
+func (s placedStore) at(n tierlock.Name) tierlock.Place {
+	p := s.place
+	if !p.Exclusive {
+		return p
+	}
+	is, known := s.data.Load(n.Namespace)
+	if !known {
+		res, _ := s.Probe(background, tierlock.ProbeRequest{Namespace: n.Namespace})
+		is = res.Incarnation
+		s.data.Store(n.Namespace, is)
+	}
+	p.Incarnation = is.(string)
+	return p
 }
 
 func (s placedStore) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
-	req.Place = s.place
+	req.Place = s.at(req.Name)
 	return s.Store.Acquire(ctx, req)
 }
 
 func (s placedStore) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierlock.RenewResult {
 	for i := range reqs {
-		reqs[i].Place = s.place
+		reqs[i].Place = s.at(reqs[i].Name)
 	}
 	return s.Store.Renew(ctx, reqs)
 }
 
 func (s placedStore) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierlock.Ownership, error) {
-	req.Place = s.place
+	req.Place = s.at(req.Name)
 	return s.Store.Release(ctx, req)
 }
 
@@ -51,15 +69,12 @@ func TestConformanceInAChain(t *testing.T) {
 	} {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			servers, first := mode.start(t)
-			place := mode.place
-			if place.Exclusive {
-				place.Incarnation = mustProbe(t, first)
-			}
+			servers, _ := mode.start(t)
+			var data sync.Map
 			opt := patient(servers[0].Addr)
 			opt.ForceSingleClient = len(servers) == 1
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
-				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{openWith(t, opt, calm), place} }}
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{openWith(t, opt, calm), mode.place, &data} }}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)
@@ -85,7 +100,11 @@ func TestChainConformance(t *testing.T) {
 			t.Parallel()
 			servers, opt := mode.start(t)
 			storetest.RunChain(t, func(t *testing.T) storetest.Harness {
-				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
+				lose := func() { servers[0].Do("FLUSHALL") }
+				if len(servers) > 1 && mode.name != "Sentinel" {
+					lose = nil
+				}
+				return storetest.Harness{Lose: lose, Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)
@@ -107,14 +126,19 @@ func chainCluster(t testing.TB) ([]*rig.RedisServer, *redisstore.Store) {
 // mustProbe is the incarnation of what the store leads to.
 func mustProbe(t testing.TB, s *redisstore.Store) string {
 	t.Helper()
-	id, err := s.Probe(t.Context(), "test")
+	return probeIn(t, s, "test").Incarnation
+}
+
+func probeIn(t testing.TB, s *redisstore.Store, namespace string) tierlock.ProbeResult {
+	t.Helper()
+	res, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: namespace})
 	if err != nil {
 		t.Fatalf("probe: %v", err)
 	}
-	for _, part := range strings.Split(id, ",") {
-		if len(part) != 40 {
-			t.Fatalf("probe: got %q; wanted replication ids", id)
+	for _, part := range strings.Split(res.Incarnation, ",") {
+		if id, _, _ := strings.Cut(part, "-"); len(id) != 40 {
+			t.Fatalf("probe: got %q; wanted replication ids", res.Incarnation)
 		}
 	}
-	return id
+	return res
 }

@@ -46,6 +46,7 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 		if judged(req.Place) {
 			r.script = renewExclusive[req.Explicit]
 			r.args = appendPlace(r.args, req.Place)
+			r.keys = s.appendMarker(r.keys, req.Name.Namespace, req.Place)
 		}
 		todo = append(todo, r)
 	}

@@ -69,8 +69,9 @@ type Store struct {
 	// reason. It is written under mu.
 	trouble atomic.Pointer[trouble]
 
-	mu     sync.Mutex
-	closed bool
+	mu      sync.Mutex
+	closed  bool
+	markers map[string]markers // by namespace, see remember
 
 	// client, single and own do not change once trouble has been nil.
 	client rueidis.Client
@@ -223,6 +224,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	}
 	var msg message
 	msg.acquire(req)
+	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
 		return none, err
@@ -346,6 +348,7 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	var m message
 	m.release(&req, keep)
+	m.keys = s.appendMarker(m.keys, req.Name.Namespace, req.Place)
 	msg, err := s.run(ctx, until, m.script, m.keys, m.args)
 	if err != nil {
 		return 0, failed("release", req.Name, err)

@@ -47,6 +47,7 @@ type bench struct {
 	a, b    *side
 	ns      string
 	apart   bool // each name has a namespace of its own, see place
+	data    data // of those namespaces
 	leases  atomic.Int64
 	start   time.Time
 	watches []tierlock.Watch // closed at the end, also of a check that fails
@@ -57,13 +58,13 @@ type bench struct {
 type side struct {
 	tierlock.Store
 	member string // what its lease ids begin with
+	data   *data
 }
 
 func newBench(t *testing.T, report tb, h Harness) *bench {
-	return &bench{
-		tb: report, h: h, ns: "st-" + random(8), start: time.Now(),
-		a: &side{h.Open(t), random(16)}, b: &side{h.Open(t), random(16)},
-	}
+	b := &bench{tb: report, h: h, ns: "st-" + random(8), start: time.Now()}
+	b.a, b.b = &side{h.Open(t), random(16), &b.data}, &side{h.Open(t), random(16), &b.data}
+	return b
 }
 
 func (b *bench) run(c check) {
@@ -130,6 +131,7 @@ func (b *bench) name(key string) tierlock.Name {
 	if b.apart {
 		sum := sha1.Sum([]byte(key))
 		ns += "." + hex.EncodeToString(sum[:6])
+		b.data.know(ns, func() string { return b.probing(b.a, ns, 0).Incarnation })
 	}
 	return tierlock.Name{Namespace: ns, Resource: "storetest", Key: key}
 }

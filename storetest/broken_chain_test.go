@@ -65,6 +65,10 @@ func brokenChains() []brokenChain {
 		{"AdoptBatch", sim.Broken{AdoptUnordered: true}, "want owned"},
 		{"AdoptBatch", sim.Broken{AdoptOverwrites: true}, "want taken"},
 		{"ProbeTells", sim.Broken{ProbeAnything: true}, "want the same as before"},
+		{"ProbeEpoch", sim.Broken{ProbeLowers: true}, "want 3"},
+		{"ProbeEpoch", sim.Broken{ProbeForgets: true}, "want 3"},
+		{"ProbeLoss", sim.Broken{FlushUnseen: true}, "want one that wraps ErrEpoch"},
+		{"ProbeLoss", sim.Broken{FlushUntold: true}, "want it lost"},
 		{"ChainContextEnded", sim.Broken{EndedSent: true}, "want one that wraps one of"},
 
 		{"ArbiterPoll", sim.Broken{PollStale: true}, "the mode after a start is"},
@@ -120,15 +124,16 @@ func newSimHarness(check string, wrong sim.Broken) storetest.Harness {
 		f = sim.Faults{}
 	}
 	var client func(o sim.ClientOptions) tierlock.Store
+	var lose func()
 	if strings.HasPrefix(check, "Arbiter") {
 		m := sim.NewMySQL(sim.Options{Broken: wrong})
 		client = func(o sim.ClientOptions) tierlock.Store { return m.Client(o) }
 	} else {
 		r := sim.NewRedis(sim.Options{Broken: wrong})
-		client = func(o sim.ClientOptions) tierlock.Store { return r.Client(o) }
+		client, lose = func(o sim.ClientOptions) tierlock.Store { return r.Client(o) }, r.Flush
 	}
 	n := uint64(0)
-	return storetest.Harness{Open: func(*testing.T) tierlock.Store {
+	return storetest.Harness{Lose: lose, Open: func(*testing.T) tierlock.Store {
 		n++
 		return client(sim.ClientOptions{Seed: n, Faults: f})
 	}}

@@ -46,6 +46,8 @@ var chainChecks = []check{
 	{"AdoptExplicit", adoptExplicit},
 	{"AdoptBatch", adoptBatch},
 	{"ProbeTells", probeTells},
+	{"ProbeEpoch", probeEpoch},
+	{"ProbeLoss", probeLoss},
 	{"ChainContextEnded", chainContextEnded},
 }
 
@@ -62,13 +64,24 @@ func (b *bench) chained(s *side) tierlock.Chained {
 // probe asks which data the store has.
 func (b *bench) probe(s *side) string {
 	b.Helper()
-	var inc string
-	var err error
-	b.in(func(ctx context.Context) { inc, err = b.chained(s).Probe(ctx, b.ns) })
-	if err != nil || inc == "" {
-		b.Fatalf("Probe: got incarnation %q and error %v, want one", inc, err)
+	inc := b.probing(s, b.ns, 0).Incarnation
+	if inc == "" {
+		b.Fatalf("Probe: got no incarnation, want one")
 	}
 	return inc
+}
+
+// probing is a probe with an epoch, which has to succeed.
+func (b *bench) probing(s *side, ns string, epoch uint16) (res tierlock.ProbeResult) {
+	b.Helper()
+	var err error
+	b.in(func(ctx context.Context) {
+		res, err = b.chained(s).Probe(ctx, tierlock.ProbeRequest{Namespace: ns, Epoch: epoch})
+	})
+	if err != nil {
+		b.Fatalf("Probe of namespace %q: %v", ns, err)
+	}
+	return res
 }
 
 // place is an exclusive place of an epoch, on the data that there is. From then on
@@ -77,7 +90,8 @@ func (b *bench) probe(s *side) string {
 func (b *bench) place(epoch uint16) tierlock.Place {
 	b.Helper()
 	b.apart = true
-	return tierlock.Place{Epoch: epoch, Incarnation: b.probe(b.a), Exclusive: true}
+	b.data.of = b.probe(b.a)
+	return tierlock.Place{Epoch: epoch, Incarnation: b.data.of, Exclusive: true}
 }
 
 // shared is a place that is not exclusive.

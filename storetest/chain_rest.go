@@ -90,7 +90,7 @@ func placeWatch(b *bench) {
 	}
 }
 
-// probeTells: both see the same data, at any time, whatever the namespace.
+// probeTells: both see the same data, at any time.
 func probeTells(b *bench) {
 	inc := b.probe(b.a)
 	for i := range 10 {
@@ -100,11 +100,8 @@ func probeTells(b *bench) {
 	}
 	h := b.lockAt(b.a, at(b.request(b.a, b.name("42"), long), b.place(3)), 3)
 	for _, ns := range []string{b.ns + ".x", "n", b.ns + "-.:_"} {
-		var got string
-		var err error
-		b.in(func(ctx context.Context) { got, err = b.chained(b.b).Probe(ctx, ns) })
-		if err != nil || got != inc {
-			b.Errorf("Probe of namespace %q: got %q and error %v, want %q", ns, got, err, inc)
+		if was, is := b.probing(b.a, ns, 0).Incarnation, b.probing(b.b, ns, 0).Incarnation; was != is || is == "" {
+			b.Errorf("Probe of namespace %q: got %q, then %q, want the same", ns, was, is)
 		}
 	}
 	b.heldBy(b.b, h, 1)
@@ -115,12 +112,66 @@ func probeTells(b *bench) {
 	}
 }
 
+// probeEpoch: the largest epoch that was named stays, for each namespace, whoever
+// asks. A store that keeps none says 0 always.
+func probeEpoch(b *bench) {
+	keeps := b.chained(b.a).Tier() != tierlock.MySQL
+	largest := uint16(0)
+	for i, epoch := range []uint16{0, 3, 0, 2, 16383, 1} {
+		largest = max(largest, epoch)
+		want := largest
+		if !keeps {
+			want = 0
+		}
+		if got := b.probing(b.side(i), b.ns, epoch).Epoch; got != want {
+			b.Errorf("Probe with epoch %d: got epoch %d, want %d", epoch, got, want)
+		}
+	}
+	if got := b.probing(b.b, b.ns+".x", 0).Epoch; got != 0 {
+		b.Errorf("Probe of another namespace: got epoch %d, want 0", got)
+	}
+}
+
+// probeLoss: keys that go while the server goes on make it other data, before the
+// next probe already, which tells it, and only to those who have seen them.
+func probeLoss(b *bench) {
+	p := b.place(3)
+	if b.h.Lose == nil {
+		return
+	}
+	h := b.lockAt(b.a, at(b.request(b.a, b.name("42"), long), p), 3)
+	before := b.probing(b.a, h.req.Name.Namespace, 3)
+	p.Incarnation = before.Incarnation
+	b.h.Lose()
+	refused := func(when string) {
+		b.Helper()
+		_, err := b.try(b.b, at(b.request(b.b, h.req.Name, long), p))
+		b.epochError("Acquire "+when+", for the former data", err)
+		_, _, err = b.renewing(b.a, tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, TTL: long, Place: p})
+		b.epochError("Renew "+when+", for the former data", err)
+	}
+	refused("after the loss")
+	after := b.probing(b.a, h.req.Name.Namespace, 0)
+	if !after.Lost || after.Incarnation == before.Incarnation || after.Epoch != 0 {
+		b.Fatalf("Probe after the loss: got %+v, want it lost, other than %q, and no epoch", after, before.Incarnation)
+	}
+	if again := b.probing(b.a, h.req.Name.Namespace, 0); again.Lost || again.Incarnation != after.Incarnation {
+		b.Errorf("Probe again: got %+v, want the same data, and nothing lost", again)
+	}
+	if other := b.probing(b.b, h.req.Name.Namespace, 0); other.Lost || other.Incarnation != after.Incarnation {
+		b.Errorf("first probe of another store: got %+v, want the same data, and nothing lost", other)
+	}
+	refused("after a probe")
+	p.Incarnation = after.Incarnation
+	b.adopted(b.a, b.stranger(b.a, h.req.Name, 3, 77), ofEpoch(p, 4), long)
+}
+
 // chainContextEnded: as for the other calls.
 func chainContextEnded(b *bench) {
 	p := b.place(3)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := b.chained(b.a).Probe(ctx, b.ns)
+	_, err := b.chained(b.a).Probe(ctx, tierlock.ProbeRequest{Namespace: b.ns})
 	b.class("Probe with an ended context", err, tierlock.ErrUnavailable)
 	reqs := []tierlock.AdoptRequest{
 		adoption(b.stranger(b.a, b.name("1"), 2, 1), p, long),

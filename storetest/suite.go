@@ -30,6 +30,10 @@ type Harness struct {
 	// since this backend has no push. Otherwise a store that is a
 	// [tierlock.Watcher] has to have it.
 	NoPush bool
+
+	// Lose has the backend lose all keys and go on, as FLUSHALL does. Nil means that
+	// it cannot, or that exclusive calls are not judged by it.
+	Lose func()
 }
 
 // Run runs the suite. Each check is a subtest with a harness of its own, made

@@ -30,6 +30,10 @@ type Broken struct {
 	AdoptAlone        bool // … has no second lease under an explicit holder
 	AdoptUnordered    bool // the answers to a batch are turned round
 	ProbeAnything     bool // each probe names other data
+	ProbeLowers       bool // … notes its epoch, whatever was noted
+	ProbeForgets      bool // … or tells none
+	FlushUnseen       bool // FLUSHALL leaves the incarnation
+	FlushUntold       bool // … or is not told
 
 	// Of the arbiter.
 	RefreshInDrain    bool // a refresh asks for the epoch before a drain only

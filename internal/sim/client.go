@@ -18,6 +18,10 @@ type locks struct {
 	tier tierlock.Tier
 	at   func() *host
 	opts Options
+
+	// The host of the last probe and the data that it had then, under the link's mu.
+	probed *host
+	data   string
 }
 
 // Options configures a simulated server.
@@ -49,6 +53,15 @@ func (s *locks) Linger() time.Duration {
 
 // errReadOnly is what a server that takes no writes says of itself.
 var errReadOnly = fmt.Errorf("%w: read-only", tierlock.ErrUnavailable)
+
+// lost reports whether the data of a host has gone since the client's last probe.
+func (s *locks) lost(h *host) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lost := s.probed == h && s.data != h.incarnation && !s.opts.Broken.FlushUntold
+	s.probed, s.data = h, h.incarnation
+	return lost
+}
 
 // on runs a call at the host that the client is connected to now.
 func on[R any](ctx context.Context, s *locks, exec func(h *host) R) (R, error) {
@@ -165,18 +178,22 @@ func (s *locks) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Recor
 }
 
 // Probe is described by [tierlock.Chained].
-func (s *locks) Probe(ctx context.Context, namespace string) (string, error) {
-	o, err := on(ctx, s, func(h *host) outcome[string] {
+func (s *locks) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.ProbeResult, error) {
+	o, err := on(ctx, s, func(h *host) outcome[tierlock.ProbeResult] {
 		if h.readOnly {
-			return outcome[string]{err: errReadOnly}
+			return outcome[tierlock.ProbeResult]{err: errReadOnly}
+		}
+		res := tierlock.ProbeResult{Incarnation: h.incarnation, Unsafe: h.unsafe, Lost: s.lost(h)}
+		if s.tier == tierlock.Redis {
+			res.Epoch = h.noteLocked(req)
 		}
 		if s.opts.Broken.ProbeAnything {
-			return outcome[string]{res: fmt.Sprint(h.clock.now(), namespace, time.Now().UnixNano())}
+			res.Incarnation = fmt.Sprint(h.clock.now(), req.Namespace, time.Now().UnixNano())
 		}
-		return outcome[string]{res: h.incarnation}
+		return outcome[tierlock.ProbeResult]{res: res}
 	})
 	if err = errors.Join(err, o.err); err != nil {
-		return "", fmt.Errorf("%s: probe: %w", s.name, err)
+		return tierlock.ProbeResult{}, fmt.Errorf("%s: probe: %w", s.name, err)
 	}
 	return o.res, nil
 }

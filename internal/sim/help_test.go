@@ -37,9 +37,9 @@ func simHolder(t *testing.T, s tierlock.Store) string {
 
 func simProbe(t *testing.T, s tierlock.Chained) string {
 	t.Helper()
-	inc, err := s.Probe(t.Context(), "n")
+	res, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "n"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return inc
+	return res.Incarnation
 }

@@ -17,6 +17,8 @@ type host struct {
 	incarnation string // of its data; MySQL: the server's identity
 	locks       table
 	arbiter     map[string]*namespace // MySQL's
+	epochs      map[string]uint16     // of namespaces, as probes have named them
+	unsafe      string                // what it says of its settings
 	journal     journal
 	dead        bool     // executes nothing any more
 	readOnly    bool     // writes nothing
@@ -29,7 +31,7 @@ type host struct {
 func newHost(incarnation string, forgets bool, b Broken) *host {
 	h := &host{
 		clock: newClock(), incarnation: incarnation,
-		arbiter: make(map[string]*namespace), watches: make(map[tierlock.Name]map[*watch]struct{}),
+		arbiter: make(map[string]*namespace), epochs: make(map[string]uint16), watches: make(map[tierlock.Name]map[*watch]struct{}),
 	}
 	h.locks = table{rows: make(map[tierlock.Name]row), journal: &h.journal, forgets: forgets, broken: b}
 	return h
@@ -76,6 +78,18 @@ func (h *host) resume() {
 	}
 }
 
+// noteLocked notes the epoch of a probe, and gives the one that is noted then.
+func (h *host) noteLocked(req tierlock.ProbeRequest) uint16 {
+	b := h.locks.broken
+	if is := h.epochs[req.Namespace]; req.Epoch > is || b.ProbeLowers && req.Epoch != 0 {
+		h.epochs[req.Namespace] = req.Epoch
+	}
+	if b.ProbeForgets {
+		return 0
+	}
+	return h.epochs[req.Namespace]
+}
+
 func (h *host) kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,6 +119,8 @@ func (h *host) copyLocked(incarnation string, loss time.Duration) *host {
 	c := newHost(incarnation, h.locks.forgets, h.locks.broken)
 	c.clock = h.clock
 	maps.Copy(c.locks.rows, h.locks.rows)
+	maps.Copy(c.epochs, h.epochs)
+	c.unsafe = h.unsafe
 	for name, ns := range h.arbiter {
 		c.arbiter[name] = &namespace{mode: ns.mode, members: maps.Clone(ns.members), log: ns.log}
 	}

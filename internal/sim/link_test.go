@@ -108,7 +108,7 @@ func TestSeeds(t *testing.T) {
 			c := m.Client(sim.ClientOptions{Seed: 3, Limit: time.Second,
 				Faults: sim.Faults{Jitter: time.Second, LoseRequest: 0.2, LoseReply: 0.2, Late: 0.2, LateBy: 3 * time.Second}})
 			for range 50 {
-				_, err := c.Probe(t.Context(), "n")
+				_, err := c.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "n"})
 				s += fmt.Sprint(err == nil, time.Now().UnixNano(), " ")
 			}
 		})
@@ -131,7 +131,7 @@ func TestClose(t *testing.T) {
 		}()
 		synctest.Wait()
 		s.Close()
-		if _, err := s.Probe(t.Context(), "n"); !errors.Is(err, tierlock.ErrUnavailable) {
+		if _, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "n"}); !errors.Is(err, tierlock.ErrUnavailable) {
 			t.Errorf("a call after Close: %v", err)
 		}
 		if err := <-ended; !errors.Is(err, tierlock.ErrUnavailable) {

@@ -90,7 +90,7 @@ func TestReadOnly(t *testing.T) {
 		if _, err := simLock(s, "a", tierlock.Place{}, time.Second); !errors.Is(err, tierlock.ErrUnavailable) {
 			t.Fatalf("acquire: %v", err)
 		}
-		if _, err := s.Probe(t.Context(), "n"); !errors.Is(err, tierlock.ErrUnavailable) {
+		if _, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "n"}); !errors.Is(err, tierlock.ErrUnavailable) {
 			t.Fatalf("probe: %v", err)
 		}
 		if _, err := s.Arbitrate(t.Context(), simSelf, degrade.Action{Kind: degrade.Poll}); !errors.Is(err, tierlock.ErrUnavailable) {

@@ -90,7 +90,12 @@ func (r *Redis) Failover(loss time.Duration) {
 }
 
 // Incarnation is that of the present primary.
-func (r *Redis) Incarnation() string { return r.present().incarnation }
+func (r *Redis) Incarnation() string {
+	h := r.present()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.incarnation
+}
 
 func (r *Redis) present() *host {
 	r.mu.Lock()
@@ -111,13 +116,27 @@ func (r *Redis) KillOld() {
 	}
 }
 
-// Flush is FLUSHALL on the primary.
+// Flush is FLUSHALL on the primary. The marker that makes the incarnation, with the
+// replication id, has gone, too.
 func (r *Redis) Flush() {
 	h := r.present()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.locks.rows)
+	clear(h.epochs)
 	h.journal = journal{}
+	if !r.opts.Broken.FlushUnseen {
+		h.incarnation += "-"
+	}
+}
+
+// SetUnsafe has the primary's probes say that keys may be taken away, and why; ""
+// for nothing.
+func (r *Redis) SetUnsafe(why string) {
+	h := r.present()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unsafe = why
 }
 
 // Pause stops the primary; what arrives is executed after Resume.

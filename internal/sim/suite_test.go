@@ -18,7 +18,7 @@ var ways = map[string]sim.Faults{
 func redisHarness(f sim.Faults, b sim.Broken) func(*testing.T) storetest.Harness {
 	return func(*testing.T) storetest.Harness {
 		r, n := sim.NewRedis(sim.Options{Broken: b}), uint64(0)
-		return storetest.Harness{Open: func(t *testing.T) tierlock.Store {
+		return storetest.Harness{Lose: r.Flush, Open: func(t *testing.T) tierlock.Store {
 			n++
 			s := r.Client(sim.ClientOptions{Seed: n, Faults: f, Limit: 10 * time.Second})
 			t.Cleanup(s.Close)

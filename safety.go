@@ -1,0 +1,105 @@
+package tierlock
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tierlock/tierlock/degrade"
+)
+
+// safety is what the probes have told of Redis' keys: whether they stay until they
+// end by themselves. While it is not known that they do, a hold there is worth
+// FencedOnly.
+type safety struct {
+	mu    sync.Mutex
+	asked time.Time // when the probe began that this is from, zero before the first
+	why   string    // why keys are not safe, "" if they are
+}
+
+// doubt says why an exclusive hold on Redis is not exclusive now, "" if it is.
+func (s *safety) doubt() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked.IsZero() {
+		return "Redis has not been probed yet"
+	}
+	return s.why
+}
+
+func (s *safety) known() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.asked.IsZero()
+}
+
+// note takes in a probe that began at asked, unless a younger one was, and reports
+// whether it says something else than the one before.
+func (s *safety) note(asked time.Time, why string) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if asked.Before(s.asked) {
+		return false
+	}
+	s.asked, changed = asked, s.why != why
+	s.why = why
+	return changed
+}
+
+// examine judges what a probe has found. The order matters: what is entered from now
+// on sees it, and what was before is lowered here.
+func (c *chain) examine(asked time.Time, res ProbeResult) {
+	say := c.locker.notify.say
+	if res.Lost {
+		say(slog.LevelError, "tierlock: Redis has lost its keys and goes on, as after FLUSHALL", Token{})
+	}
+	switch {
+	case !c.safety.note(asked, res.Unsafe):
+	case res.Unsafe == "":
+		say(slog.LevelInfo, "tierlock: Redis keeps the keys of live locks again", Token{})
+	default:
+		say(slog.LevelError, "tierlock: Redis may lose the keys of live locks: exclusive holds there are fenced-only", Token{}, slog.String("why", res.Unsafe))
+		for _, h := range c.all() {
+			h.review()
+		}
+	}
+}
+
+// doubt says why a hold that is taken on a tier now is worth less than the arbiter
+// could make it, "" for nothing.
+func (c *chain) doubt(t degrade.Tier) string {
+	switch {
+	case !c.agreed.Load():
+		return "members of the namespace have other stores or other policies"
+	case t == degrade.Redis:
+		return c.safety.doubt()
+	}
+	return ""
+}
+
+// worth is what a hold that is taken on a tier now is worth.
+func (c *chain) worth(exclusive bool, t degrade.Tier) Guarantee {
+	if exclusive && c.doubt(t) == "" {
+		return c.mysql.Guarantee()
+	}
+	return min(c.mysql.Guarantee(), FencedOnly)
+}
+
+// enough returns why a hold that is taken on a tier now is not worth what is required.
+func (c *chain) enough(exclusive bool, t degrade.Tier, required Guarantee) error {
+	worth := c.worth(exclusive, t)
+	if worth >= required {
+		return nil
+	}
+	err := fmt.Errorf("%w: a hold would be %v now, and %v is required", ErrUnavailable, worth, required)
+	if why := c.doubt(t); exclusive && why != "" {
+		err = fmt.Errorf("%w: %s", err, why)
+	}
+	return err
+}
+
+// review lowers the hold to what it is worth where it is now.
+func (h *chainHold) review() {
+	h.lower(h.chain.worth(h.exclusive, h.route().ticket.Tier))
+}
