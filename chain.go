@@ -28,7 +28,6 @@ type chain struct {
 	warmAt       time.Time        // the chain has had the time to begin
 	agreed       atomic.Bool      // all live members have the same policies; true at first
 	safety       safety           // of Redis
-	mirrored     atomic.Uint32    // the latest epoch that Redis has told
 
 	mu    sync.Mutex
 	holds map[degrade.HoldID]*chainHold
@@ -94,17 +93,16 @@ func (c *chain) epoch() uint16 {
 	if e := c.run.Mode().Epoch; e != 0 {
 		return e
 	}
-	return max(uint16(c.mirrored.Load()), 1)
+	return max(c.safety.latest(), 1)
 }
 
 // probe asks Redis whether it works, and has it note the mode. All of it works if it
 // succeeds: so does each part of it, whatever calls have said.
 func (c *chain) probe(ctx context.Context, known uint16) (string, error) {
 	sent := time.Now()
-	res, err := c.redis.Store.(Chained).Probe(ctx, ProbeRequest{Namespace: c.locker.cfg.Namespace, Epoch: known})
+	res, err := c.redis.Store.(Chained).Probe(ctx, ProbeRequest{Namespace: c.locker.cfg.Namespace, Epoch: max(known, c.safety.latest())})
 	if err == nil {
 		c.redis.openParts((*part).answered)
-		c.mirrored.Store(uint32(res.Epoch))
 		c.examine(sent, res)
 	}
 	return res.Incarnation, ofCall(err)

@@ -146,8 +146,13 @@ func (t *localTier) probe() (back bool) {
 				ctx := bound.By(context.Background(), time.Now().Add(l.cfg.CallTimeout))
 				defer ctx.End()
 				if c, ok := b.Store.(Chained); ok {
-					if _, err := c.Probe(ctx, ProbeRequest{Namespace: l.cfg.Namespace}); err == nil {
+					sent := time.Now()
+					res, err := c.Probe(ctx, ProbeRequest{Namespace: l.cfg.Namespace})
+					if err == nil {
 						p.answered()
+					}
+					if err == nil && l.chain != nil && b == l.chain.redis {
+						l.chain.examine(sent, res) // what is told once must not be lost here
 					}
 				} else if failed := p.failed.Load(); failed != nil {
 					if _, err := b.Inspect(ctx, *failed); err == nil {

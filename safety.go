@@ -16,6 +16,7 @@ type safety struct {
 	mu    sync.Mutex
 	asked time.Time // when the probe began that this is from, zero before the first
 	why   string    // why keys are not safe, "" if they are
+	epoch uint16    // the latest that Redis has told
 }
 
 // doubt says why an exclusive hold on Redis is not exclusive now, "" if it is.
@@ -28,6 +29,13 @@ func (s *safety) doubt() string {
 	return s.why
 }
 
+// latest is the latest epoch that Redis has told, 0 for none.
+func (s *safety) latest() uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch
+}
+
 func (s *safety) known() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,14 +44,15 @@ func (s *safety) known() bool {
 
 // note takes in a probe that began at asked, unless a younger one was, and reports
 // whether it says something else than the one before.
-func (s *safety) note(asked time.Time, why string) (changed bool) {
+func (s *safety) note(asked time.Time, res ProbeResult) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.epoch = max(s.epoch, res.Epoch)
 	if asked.Before(s.asked) {
 		return false
 	}
-	s.asked, changed = asked, s.why != why
-	s.why = why
+	changed = s.why != res.Unsafe
+	s.asked, s.why = asked, res.Unsafe
 	return changed
 }
 
@@ -55,7 +64,7 @@ func (c *chain) examine(asked time.Time, res ProbeResult) {
 		say(slog.LevelError, "tierlock: Redis has lost its keys and goes on, as after FLUSHALL", Token{})
 	}
 	switch {
-	case !c.safety.note(asked, res.Unsafe):
+	case !c.safety.note(asked, res):
 	case res.Unsafe == "":
 		say(slog.LevelInfo, "tierlock: Redis keeps the keys of live locks again", Token{})
 	default:

@@ -72,14 +72,20 @@ func TestProbeOfAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	s := open(t, srv.DSN(""), quick)
-	rig.Eventually(t, patience, "the store answers", func() bool { _, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}); return err == nil })
+	rig.Eventually(t, patience, "the store answers", func() bool {
+		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
+		return err == nil
+	})
 	srv.Pause()
 	within(t, quick.CallTimeout+slack, "probe", func() {
 		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		wantClass(t, "paused", err, tierlock.ErrUnavailable)
 	})
 	srv.Resume()
-	rig.Eventually(t, patience, "the store answers again", func() bool { _, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}); return err == nil })
+	rig.Eventually(t, patience, "the store answers again", func() bool {
+		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
+		return err == nil
+	})
 }
 
 // Many calls, of which each waits for a row, are no outage.
