@@ -66,8 +66,9 @@
 // where the tag is a short text that hashes to the slot. It holds the largest
 // fence given in that slot and lives for about a minute after the last grant, so
 // there are at most 16,384 of them in a namespace, whatever the number of locks.
-// From epoch 2 of a chain on it holds the epoch, too, in front. The key that
-// [Store.Probe] writes has such a name with :probe.
+// From epoch 2 of a chain on it holds the epoch, too, in front. The marker that
+// [Store.Probe] writes has such a name with :marker; it holds a nonce and an epoch and
+// lives for a week.
 // Releases are published on the lock's name with :wake, by SPUBLISH where the
 // server is 7.0 or later.
 //
@@ -86,9 +87,10 @@
 //
 // [Store.Adopt] writes holds of another mode as they are, with their fences; the
 // token in the key has the new epoch. An explicit hold is adopted lease by lease.
-// [Store.Probe] writes a key that lives for a second, on each master of a Cluster,
-// and gives the replication id, or those of all masters, sorted and joined by
-// commas.
+// [Store.Probe] writes the marker, on each master of a Cluster, and gives the
+// replication id with the marker's nonce, or the ids of all masters, sorted and joined
+// by commas. Exclusive calls are refused where the marker has gone, as after FLUSHALL (not on
+// a Cluster), until the chain has moved to the new data.
 //
 // # Permissions
 //
