@@ -315,9 +315,10 @@ const (
 	// Exclusive holds exclude over failovers and switches of stores, too: of
 	// Exclusive resources, with a MySQL of which acknowledged commits survive a
 	// failover (mysqlstore.Options.Durable) and clocks whose rates differ by less
-	// than 1 %. What takes keys away from a Redis that goes on is not noticed in time
-	// and not checked: FLUSHALL, DEL, eviction, a clock of the server's that is
-	// stepped forward past a lease. No lease excludes the effects of a process that is stopped: the
+	// than 1 %. While a Redis is seen to evict, holds there are FencedOnly. Not
+	// noticed in time is what else takes keys away from one that goes on: DEL, a clock of
+	// the server's that is stepped forward past a lease and, on a Cluster, FLUSHALL
+	// (elsewhere holds outlive that). No lease excludes the effects of a process that is stopped: the
 	// fence does.
 	Exclusive
 )
