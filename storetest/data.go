@@ -13,20 +13,23 @@ import (
 type data struct {
 	of string // the check's own namespace
 
-	mu   sync.Mutex
-	each map[string]string
+	mu     sync.Mutex
+	each   map[string]string
+	common bool // it is the same for all, so nothing has to be noted
 }
 
 // know notes the data of a namespace, the first time.
 func (d *data) know(namespace string, probe func() string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.common || d.each[namespace] != "" {
+		return
+	}
 	if d.each == nil {
 		d.each = make(map[string]string)
 	}
-	if d.each[namespace] == "" {
-		d.each[namespace] = probe()
-	}
+	d.each[namespace] = probe()
+	d.common = d.each[namespace] == d.of
 }
 
 func (d *data) place(n tierlock.Name, p tierlock.Place) tierlock.Place {
