@@ -181,10 +181,12 @@ func TestStartWhileRedisIsDown(t *testing.T) {
 
 // A process that starts while MySQL is down gives no exclusive lock, and takes best
 // effort from Redis; both go on when MySQL is there. So it is for the first process
-// ever, and for one that comes to others, after switches whose records are in Redis.
+// ever, and for one that comes to others, after switches whose records are in Redis:
+// there, too, fences rise over what was held before.
 func TestStartWhileMySQLIsDown(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
+	last := map[string]tierlock.Token{}
 	for _, who := range []string{"the first", "a later one"} {
 		p := rig.NewProxy(t, mysqlAddr(s.mysql))
 		p.Refuse()
@@ -196,6 +198,13 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 		if be.Token().Tier != tierlock.Redis {
 			t.Errorf("%s: best effort from %v", who, be.Token().Tier)
 		}
+		first := mustLock(t, a.Locker, "first", "1", tierlock.Wait(patience))
+		for _, k := range []*tierlock.Lock{be, first} {
+			if was := last[k.Token().Resource]; k.Token().Fence <= was.Fence {
+				t.Errorf("%s: after %v came %v", who, was, k.Token())
+			}
+		}
+		mustUnlock(t, first)
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if k, err := a.TryLock(bg, "x", "1"); err == nil {
 				t.Fatalf("%s: %v without an arbiter", who, k.Token())
@@ -214,7 +223,11 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 			takesFrom(t, patience, tierlock.MySQL, a)
 			s.redis.Start()
 			takesFrom(t, patience, tierlock.Redis, a)
-			mustUnlock(t, mustLock(t, a.Locker, "be", "1"))
+			for _, resource := range []string{"be", "first"} {
+				k := mustLock(t, a.Locker, resource, "1")
+				last[resource] = k.Token()
+				mustUnlock(t, k)
+			}
 		}
 	}
 }
@@ -261,10 +274,13 @@ func TestDifferingPolicies(t *testing.T) {
 func saysPolicies(line string) bool { return contains(errors.New(line), "other policies") }
 
 // Scenario 76: fences rise over FLUSHALL, from Redis to MySQL, over FLUSHALL again
-// and back. (FLUSHALL with holds voids exclusion; here is none at that moment.)
+// and back. (FLUSHALL with holds voids exclusion; here is none at that moment.) The
+// clock of Redis is an hour ahead of MySQL's, so that the epoch alone makes them rise.
 func TestFencesRiseOverStoresAndLostData(t *testing.T) {
 	t.Parallel()
-	s := startTwoStores(t)
+	redis, clock := rig.RedisWithClock(t)
+	clock.Step(time.Hour)
+	s := &twoStores{redis: redis, mysql: migratedServer(t)}
 	a, b := s.join(t), s.join(t)
 	takesFrom(t, patience, tierlock.Redis, a, b)
 	last := map[string]tierlock.Token{}
