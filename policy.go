@@ -30,8 +30,7 @@ type Degrade struct {
 	Poll time.Duration
 	// Probe is the time between two probes of Redis while nothing fails (5 s),
 	// Suspect the time while something does (1 s). Three failures in a row are a
-	// vote for leaving Redis. Probes also keep the process from believing a clock
-	// of Redis that is stepped forward: for that they should be 15 s apart at most.
+	// vote for leaving Redis.
 	Probe, Suspect time.Duration
 	// Up is how long Redis has to be healthy before a return (30 s), Dwell the
 	// shortest stay on MySQL (1 min), doubled with each return within the hour.

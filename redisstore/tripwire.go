@@ -13,12 +13,15 @@ import (
 // Where the server's clock is stepped forward, Redis lets keys expire whose
 // holders still believe in them. So an exclusive acquire is refused as late, by
 // the server and before it writes anything, where the clock shows more than what
-// this store has seen of it in the last minute explains; see contract.Tripwire.
+// this store has seen of it until a minute ago explains; see contract.Tripwire.
 // What the refusal shows of the clock is not believed sooner for that. Exclusive
 // acquires tell the time of the data that they are meant for, and so do probes,
 // which come every few seconds where there are no acquires.
 
-// tripwires has one for the clock of each server that has told its time lately.
+// clockGone is how long a server's clock is remembered that tells nothing.
+const clockGone = time.Hour
+
+// tripwires has one for the clock of each server that has told its time.
 type tripwires struct {
 	began watchdog.Instant // where their local time begins
 	mu    sync.Mutex
@@ -43,7 +46,7 @@ func (w *tripwires) at(c clocked, now int64) *contract.Tripwire {
 	wire := w.of[c]
 	if wire == nil {
 		for c, old := range w.of {
-			if _, known := old.Explained(now); !known {
+			if old.Silent(now) > clockGone {
 				delete(w.of, c)
 			}
 		}

@@ -19,26 +19,31 @@ func ahead(t *testing.T, w *contract.Tripwire, now int64) int64 {
 
 const tripMost, tripMemory = int64(contract.TripMost / time.Microsecond), int64(contract.TripMemory / time.Microsecond)
 
-// A step forward is not believed for TripMemory at least after the last sample
-// before it, and for TripMost at most, wherever in a turn it falls and however
-// often samples come after it.
+// A step forward is not believed for TripMemory at least after the first sample
+// that shows it, and for TripMost at most, wherever in a turn that falls, however
+// often samples come after it and however long there was none before it.
 func TestTripwireOutlastsAStep(t *testing.T) {
-	for _, every := range []int64{second / 2, 3 * second, 21 * second} {
-		for start := int64(100 * second); start < 106*second; start += second / 3 {
-			var w contract.Tripwire
-			if _, ok := w.Explained(start); ok {
-				t.Fatal("something is known without a sample")
-			}
-			w.Learn(start, start+1000*second)
-			believed := int64(0)
-			for now := start + every; believed == 0; now += every {
-				w.Learn(now, now+1040*second)
-				if got := ahead(t, &w, now); got > 1002*second {
-					believed = now - start
+	for _, silent := range []int64{ms, 4 * second, 70 * second, 80 * second, 600 * second} {
+		for _, every := range []int64{second / 2, 3 * second, 21 * second} {
+			for start := int64(100 * second); start < 106*second; start += second / 3 {
+				var w contract.Tripwire
+				if _, ok := w.Explained(start); ok {
+					t.Fatal("something is known without a sample")
 				}
-			}
-			if believed < tripMemory || believed > tripMost+every {
-				t.Fatalf("samples every %d ms from %d ms on: the step was believed after %d ms; wanted %v to %v", every/ms, start/ms, believed/ms, contract.TripMemory, contract.TripMost)
+				for before := start - 90*second; before <= start; before += every {
+					w.Learn(before, before+1000*second)
+				}
+				stepped := start + silent
+				believed := int64(0)
+				for now := stepped; believed == 0; now += every {
+					w.Learn(now, now+1040*second)
+					if got := ahead(t, &w, now); got > 1010*second {
+						believed = now - stepped
+					}
+				}
+				if believed < tripMemory || believed > tripMost+every {
+					t.Fatalf("samples every %d ms, %d ms after the last before: the step was believed after %d ms; wanted %v to %v", every/ms, silent/ms, believed/ms, contract.TripMemory, contract.TripMost)
+				}
 			}
 		}
 	}
@@ -92,7 +97,13 @@ func TestTripwireTakesTheBestSample(t *testing.T) {
 	if got := ahead(t, &w, now+2*second); got < 1000*second+2*ms || got > 1000*second+12*ms {
 		t.Errorf("%d ms ahead; wanted 1000 s and 2 ms, and a hundredth of a second", got/ms)
 	}
-	if _, ok := w.Explained(now + 2*second + tripMost); ok {
-		t.Error("something is known after a long silence")
+	// An answer that comes after those to later questions bounds it as well.
+	w.Learn(now+60*second, now+60*second+1000*second+2*ms)
+	w.Learn(now+second, now+second+999*second)
+	if got := ahead(t, &w, now+60*second); got < 999*second || got > 1000*second {
+		t.Errorf("%d ms ahead; wanted 999 s, and a hundredth of the time since", got/ms)
+	}
+	if got := w.Silent(now + 90*second); got < 30*time.Second || got > 35*time.Second {
+		t.Errorf("silent for %v; wanted 30 s", got)
 	}
 }
