@@ -47,7 +47,7 @@
 //
 // An acquire of a chain's exclusive resource is refused with ErrLate after a step
 // forward past the margin of a lease, for some 80 s, by stores that have known the
-// server's clock before: until then there may be holders who believe in what the
+// server's clock from before: until then there may be holders who believe in what the
 // step has ended. A store that is made after the step follows it.
 //
 // Fences rise over any
