@@ -316,8 +316,9 @@ const (
 	// Exclusive resources, with a MySQL of which acknowledged commits survive a
 	// failover (mysqlstore.Options.Durable) and clocks whose rates differ by less
 	// than 1 %. What takes keys away from a Redis that goes on is not noticed in time
-	// and not checked: FLUSHALL, DEL, eviction, a clock of the server's that is
-	// stepped forward past a lease. No lease excludes the effects of a process that is stopped: the
+	// and not checked: FLUSHALL, DEL, eviction; and a clock of the server's that was
+	// stepped forward past a lease is believed by a process that has not known it
+	// before. No lease excludes the effects of a process that is stopped: the
 	// fence does.
 	Exclusive
 )
@@ -342,7 +343,8 @@ var (
 	// too.
 	ErrUnavailable = errors.New("tierlock: store unavailable")
 	// ErrLate: the store refused to grant, because the request reached it
-	// too late. Nothing was changed.
+	// too late by the store's clock, on the way or since that was stepped
+	// forward. Nothing was changed.
 	ErrLate = errors.New("tierlock: request reached the store too late")
 	// ErrMisconfigured: the store refused for a reason that only a change of
 	// configuration mends (wrong password, missing permission, a key of

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
+	"github.com/tierlock/tierlock/watchdog"
 )
 
 // probeLife is how long the key that Probe writes lives. It says nothing; it only
@@ -31,20 +32,41 @@ func (s *Store) Probe(ctx context.Context, namespace string) (incarnation string
 	if err := contract.CheckName(name); err != nil {
 		return "", fmt.Errorf("redisstore: probe: %w: %w", tierlock.ErrMisconfigured, err)
 	}
-	ids, err := s.incarnations(ctx, until, namespace)
+	seen, err := s.probeMasters(ctx, until, namespace)
 	if err != nil {
 		return "", fmt.Errorf("redisstore: probe of %s: %w", namespace, classedIn(namespace, err))
 	}
-	return strings.Join(ids, ","), nil
+	incarnation = strings.Join(idsOf(seen), ",")
+	s.learnProbed(incarnation, seen)
+	return incarnation, nil
 }
 
-func (s *Store) incarnations(ctx context.Context, until time.Time, namespace string) ([]string, error) {
+// probed is what one master has answered.
+type probed struct {
+	id     string // its replication id
+	slot   uint16 // by which it was asked
+	sent   int64  // when, see tripwires
+	server int64  // its clock
+}
+
+// idsOf are the ids of all, sorted, each once.
+func idsOf(seen []probed) []string {
+	ids := make([]string, len(seen))
+	for i, p := range seen {
+		ids[i] = p.id
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// probeMasters probes each master.
+func (s *Store) probeMasters(ctx context.Context, until time.Time, namespace string) ([]probed, error) {
 	if _, err := s.ready(); err != nil {
 		return nil, err
 	}
 	if s.clocks.slots == nil {
-		id, err := s.probeSlot(ctx, until, namespace, 0)
-		return []string{id}, err
+		p, err := s.probeSlot(ctx, until, namespace, 0)
+		return []probed{p}, err
 	}
 	masters, err := s.masters(ctx, until)
 	if err != nil {
@@ -52,11 +74,11 @@ func (s *Store) incarnations(ctx context.Context, until time.Time, namespace str
 	}
 	// A slot that is on its way is answered by the other side. So each master is
 	// asked by its first slot, and where that was not its own, by its last.
-	var ids []string
+	var seen []probed
 	for _, slot := range []func(m served) uint16{
 		func(m served) uint16 { return m.first }, func(m served) uint16 { return m.last },
 	} {
-		answers, errs := make([]string, len(masters)), make([]error, len(masters))
+		answers, errs := make([]probed, len(masters)), make([]error, len(masters))
 		var all sync.WaitGroup
 		for i, m := range masters {
 			all.Go(func() { answers[i], errs[i] = s.probeSlot(ctx, until, namespace, slot(m)) })
@@ -65,26 +87,38 @@ func (s *Store) incarnations(ctx context.Context, until time.Time, namespace str
 		if err := errors.Join(errs...); err != nil {
 			return nil, err
 		}
-		ids = append(ids, answers...)
-		slices.Sort(ids)
-		if ids = slices.Compact(ids); len(ids) >= len(masters) {
-			return ids, nil
+		if seen = append(seen, answers...); len(idsOf(seen)) >= len(masters) {
+			return seen, nil
 		}
 	}
-	return nil, fmt.Errorf("%d masters gave %d replication ids: slots are on their way", len(masters), len(ids))
+	return nil, fmt.Errorf("%d masters gave %d replication ids: slots are on their way", len(masters), len(idsOf(seen)))
 }
 
 // probeSlot writes in one slot.
-func (s *Store) probeSlot(ctx context.Context, until time.Time, namespace string, slot uint16) (id string, err error) {
+func (s *Store) probeSlot(ctx context.Context, until time.Time, namespace string, slot uint16) (probed, error) {
+	p := probed{slot: slot, sent: s.wires.local(watchdog.Now())}
 	key := string(appendProbeKey(nil, namespace, slot))
 	msg, err := s.run(ctx, until, &probeChainScript, []string{key}, []string{millis(probeLife)})
 	if err != nil {
-		return "", err
+		return p, err
 	}
-	if id, err = msg.ToString(); err != nil {
-		return "", fmt.Errorf("unexpected answer to a probe: %w", err)
+	answer, err := msg.ToArray()
+	if err == nil && len(answer) != 2 {
+		err = errors.New("wanted two values")
 	}
-	return id, nil
+	if err == nil {
+		p.id, err = answer[0].ToString()
+	}
+	if err == nil {
+		p.server, err = answer[1].AsInt64()
+	}
+	if err == nil && p.id == "" {
+		err = errors.New("it has no replication id")
+	}
+	if err != nil {
+		return p, fmt.Errorf("unexpected answer to a probe: %w", err)
+	}
+	return p, nil
 }
 
 // served is the first and the last slot that a master serves.
