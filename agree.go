@@ -16,8 +16,8 @@ import (
 // chain or not, eight characters that stand for its name and one for its policy.
 //
 // The eight are 48 bits of a hash. That any two of a thousand names in a namespace have
-// the same comes to 2 in 10^9, and then the two count as one resource: a difference is
-// told where there is none. None is missed.
+// the same comes to 2 in 10^9. Then one may be taken for the other: a difference is told
+// where there is none, or one of these two resources is not compared.
 const (
 	nameChars  = 8
 	entryChars = nameChars + 1
