@@ -44,7 +44,7 @@ func (c *Config) digest() string {
 // entry tells of one resource. No floor is the same as that of the first store.
 func (c *Config) entry(r Resource) string {
 	sum := sha256.Sum256([]byte(r.Name))
-	policy := max(r.Floor, c.Stores[0].Tier()) << 2
+	policy := uint8(max(r.Floor, c.Stores[0].Tier())) << 2
 	if r.Exclusive {
 		policy |= 1
 	}

@@ -36,8 +36,9 @@ type RunnerConfig struct {
 	// an event: whoever keeps timers for them has to look again.
 	OnCap func()
 	// OnDigests is called, like OnEvent, with the answer of [Machine.Digests] when
-	// there are other digests in it than before; there was none at first. While the
-	// arbiter is silent nothing is known of others, and what was told last counts.
+	// there are other digests or other members in it than before; there was none at
+	// first. While the arbiter is silent nothing is known of others, and what was
+	// told last counts.
 	OnDigests func(others []Member)
 	// OnError is told when the actions of a kind begin to fail and, with nil, when
 	// they work again. It is called by any goroutine, with no lock held.
@@ -159,7 +160,7 @@ func (r *Runner) step() (begun []Action, n news, next time.Duration) {
 	n.events, r.events = r.events, nil
 	if !r.m.Silent(now) {
 		others := r.m.Digests(now)
-		if !slices.EqualFunc(others, r.digests, func(a, b Member) bool { return a.Digest == b.Digest }) {
+		if !slices.EqualFunc(others, r.digests, func(a, b Member) bool { return a.Digest == b.Digest && a.ID == b.ID }) {
 			r.digests, n.digests = others, &others
 		}
 	}
