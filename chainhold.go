@@ -17,6 +17,7 @@ import (
 type chainHold struct {
 	chain     *chain
 	id        degrade.HoldID // the lease id
+	resource  string
 	exclusive bool
 	ttl       time.Duration // full
 	limit     time.Duration // bound of the hold, 0 for none
@@ -45,9 +46,9 @@ type moved struct {
 // enter tells the machine of a lease that was just granted at the route, and
 // reports whether it may be believed. If not, it has to be given up.
 func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool {
-	ch := &chainHold{chain: c, hold: h, id: degrade.HoldID(h.token.Lease), exclusive: at.place.Exclusive,
+	ch := &chainHold{chain: c, hold: h, id: degrade.HoldID(h.token.Lease), resource: h.token.Resource, exclusive: at.place.Exclusive,
 		ttl: call.ttl, limit: call.limit, at: at}
-	ch.lower(c.worth(ch.exclusive))
+	ch.lower(c.worth(ch.resource, ch.exclusive))
 	h.chained = ch
 	// First known here, then to the machine: an adoption may ask at once.
 	c.mu.Lock()
@@ -56,7 +57,7 @@ func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool 
 	lease := call.ttl - watchdog.Margin(call.ttl)
 	if c.run.Granted(at.ticket, degrade.Hold{ID: ch.id, Lease: lease, Until: c.instant(sent.Add(lease)), Exclusive: ch.exclusive}) {
 		// Members whose policies differ may have been seen since.
-		ch.lower(c.worth(ch.exclusive))
+		ch.lower(c.worth(ch.resource, ch.exclusive))
 		return true
 	}
 	h.chained = nil
@@ -64,14 +65,6 @@ func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool 
 	delete(c.holds, ch.id)
 	c.mu.Unlock()
 	return false
-}
-
-// worth is what a hold that is taken now is worth.
-func (c *chain) worth(exclusive bool) Guarantee {
-	if exclusive && c.agreed.Load() {
-		return c.mysql.Guarantee()
-	}
-	return min(c.mysql.Guarantee(), FencedOnly)
 }
 
 func (h *chainHold) lower(g Guarantee) {

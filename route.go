@@ -139,8 +139,10 @@ func (a *acquisition) choose(c *chain, now time.Time) (to route, wait time.Durat
 		err = fmt.Errorf("%w: the locks are kept in %v now, which this process does not have", ErrUnavailable, tier)
 	case tier > a.call.floor:
 		err = fmt.Errorf("%w: the locks are kept in %v now, and the lowest allowed is %v", ErrUnavailable, tier, a.call.floor)
-	case c.worth(a.resource.cfg.Exclusive) < a.call.worth:
-		err = fmt.Errorf("%w: a hold would be %v now, and %v is required", ErrUnavailable, c.worth(a.resource.cfg.Exclusive), a.call.worth)
+	default:
+		if g := c.worth(a.resource.cfg.Name, a.resource.cfg.Exclusive); g < a.call.worth {
+			err = a.worthLess(g)
+		}
 	}
 	return to, time.Second, err
 }

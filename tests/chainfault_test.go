@@ -233,42 +233,61 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 }
 
 // Processes that do not agree on what is exclusive say so: in the log, in Status,
-// and by the worth of their holds.
+// and by the worth of their holds. It concerns what they do not agree on, and nothing
+// that only one of them has. Each has as many resources as it may.
 func TestDifferingPolicies(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
-	a := s.join(t)
-	takesFrom(t, patience, tierlock.Redis, a)
-	before := mustLock(t, a.Locker, "x", "before")
-	if !a.Status().Chain.Agreed || before.Guarantee() != tierlock.Exclusive {
-		t.Errorf("alone: %+v, worth %v", a.Status().Chain, before.Guarantee())
-	}
-	odd := s.join(t, func(c *tierlock.Config) { c.Resources[1].Exclusive = true })
-	takesFrom(t, patience, tierlock.Redis, odd)
-	for _, p := range []*chained{a, odd} {
-		rig.Eventually(t, patience, "the difference is noticed", func() bool { return !p.Status().Chain.Agreed })
-		k := mustLock(t, p.Locker, "x", "1")
-		if k.Guarantee() != tierlock.FencedOnly {
-			t.Errorf("worth %v", k.Guarantee())
+	full := func(prefix string) func(c *tierlock.Config) {
+		return func(c *tierlock.Config) {
+			for len(c.Resources) < tierlock.MaxChainResources {
+				c.Resources = append(c.Resources, tierlock.Resource{Name: fmt.Sprint(prefix, len(c.Resources)), Floor: tierlock.MySQL})
+			}
 		}
-		mustUnlock(t, k)
+	}
+	differing := func(p *chained, names ...string) func() bool {
+		return func() bool { return slices.Equal(p.Status().Chain.Differing, names) }
+	}
+	worth := func(p *chained, resource, key string, want tierlock.Guarantee) *tierlock.Lock {
+		t.Helper()
+		k := mustLock(t, p.Locker, resource, key)
+		if k.Guarantee() != want {
+			t.Errorf("%s is worth %v, want %v", resource, k.Guarantee(), want)
+		}
+		return k
+	}
+	also := func(c *tierlock.Config) {
+		c.Resources = append(c.Resources, tierlock.Resource{Name: "also", Exclusive: true, Floor: tierlock.MySQL})
+	}
+	a := s.join(t, also, full("of-a-"))
+	takesFrom(t, patience, tierlock.Redis, a)
+	other := s.join(t, also, full("of-another-"))
+	takesFrom(t, patience, tierlock.Redis, other)
+	before, kept := worth(a, "x", "before", tierlock.Exclusive), worth(a, "also", "kept", tierlock.Exclusive)
+	odd := s.join(t, also, func(c *tierlock.Config) { c.Resources[0].Reentrant = !c.Resources[0].Reentrant })
+	takesFrom(t, patience, tierlock.Redis, odd)
+	for _, p := range []*chained{a, other, odd} {
+		rig.Eventually(t, patience, "the difference is noticed", differing(p, "x"))
+		mustUnlock(t, worth(p, "x", "1", tierlock.FencedOnly))
+		mustUnlock(t, worth(p, "also", "1", tierlock.Exclusive))
 		rig.Eventually(t, patience, "the difference is logged", func() bool { return slices.ContainsFunc(p.log.all(), saysPolicies) })
+	}
+	_, err := a.TryLock(bg, "x", "2", tierlock.RequireGuarantee(tierlock.Exclusive))
+	if wantIs(t, "TryLock", err, tierlock.ErrUnavailable); !contains(err, "another policy") {
+		t.Errorf("the refusal does not say why: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
 	if err := odd.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	rig.Eventually(t, patience, "all agree again", func() bool { return a.Status().Chain.Agreed })
-	if before.Guarantee() != tierlock.FencedOnly {
-		t.Errorf("what was held meanwhile is worth %v", before.Guarantee())
+	rig.Eventually(t, patience, "all agree again", differing(a))
+	if before.Guarantee() != tierlock.FencedOnly || kept.Guarantee() != tierlock.Exclusive {
+		t.Errorf("what was held meanwhile is worth %v and %v", before.Guarantee(), kept.Guarantee())
 	}
 	mustUnlock(t, before)
-	after := mustLock(t, a.Locker, "x", "after")
-	if after.Guarantee() != tierlock.Exclusive {
-		t.Errorf("when all agree again: worth %v", after.Guarantee())
-	}
-	mustUnlock(t, after)
+	mustUnlock(t, kept)
+	mustUnlock(t, worth(a, "x", "after", tierlock.Exclusive))
 }
 
 func saysPolicies(line string) bool { return contains(errors.New(line), "other policies") }
