@@ -26,8 +26,8 @@ type chain struct {
 	origin       watchdog.Instant // of the runner's clock
 	redis, mysql *backend         // nil where not among the stores
 	warmAt       time.Time        // the chain has had the time to begin
-	agreed       atomic.Bool      // all live members have the same policies; true at first
-	safety       safety           // of Redis
+	disputes     atomic.Pointer[disputes]
+	safety       safety // of Redis
 
 	mu    sync.Mutex
 	holds map[degrade.HoldID]*chainHold
@@ -36,7 +36,6 @@ type chain struct {
 
 func (l *Locker) newChain() *chain {
 	c := &chain{locker: l, origin: watchdog.Now(), holds: map[degrade.HoldID]*chainHold{}, wrong: map[degrade.Kind]error{}}
-	c.agreed.Store(true)
 	for _, b := range l.stores {
 		switch b.Tier() {
 		case Redis:
@@ -53,7 +52,7 @@ func (l *Locker) newChain() *chain {
 		Self:    degrade.Self{Namespace: l.cfg.Namespace, App: l.cfg.App, Host: l.host, PID: l.pid},
 		Arbiter: c.mysql.Store.(Arbiter),
 		Adopt:   c.adopt, Now: func() degrade.Instant { return c.instant(watchdog.Now()) }, CallTimeout: l.cfg.CallTimeout,
-		OnEvent: c.event, OnCap: c.recheck, OnAgreed: c.review, OnError: c.failed,
+		OnEvent: c.event, OnCap: c.recheck, OnDigests: c.review, OnError: c.failed,
 	}
 	if c.redis != nil {
 		rc.Probe = c.probe
@@ -252,20 +251,6 @@ func (c *chain) adopt(ctx context.Context, to degrade.Mode, ids []degrade.HoldID
 		}
 	}
 	return all
-}
-
-// review is told whether all members have the same policies. Where they differ, no
-// hold is worth more than FencedOnly.
-func (c *chain) review(agreed bool) {
-	c.agreed.Store(agreed)
-	if agreed {
-		c.locker.notify.say(slog.LevelInfo, "tierlock: all members have the same policies again", Token{})
-		return
-	}
-	c.locker.notify.say(slog.LevelError, "tierlock: members of this namespace have other stores or other policies (Exclusive, Floor, Reentrant): holds are fenced-only", Token{})
-	for _, h := range c.all() {
-		h.lower(FencedOnly)
-	}
 }
 
 // close takes this process off the chain, after its last hold.

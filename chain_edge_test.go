@@ -45,7 +45,7 @@ func TestChainRequiredWorthAtTheGrant(t *testing.T) {
 		} else {
 			wantIs(t, "Lock", r.err, tierlock.ErrUnavailable)
 		}
-		if a.Status().Chain.Agreed {
+		if len(a.Status().Chain.Differing) == 0 {
 			t.Error("the members agree: nothing was tested")
 		}
 		a.slowly(time.Millisecond)
@@ -180,6 +180,45 @@ func TestChainAdoptedBetweenHolders(t *testing.T) {
 		mustUnlock(t, k)
 		_ = r.k.Unlock()
 		a.mc.SetFaults(near1ms)
+	})
+}
+
+// A lease that is adopted while it is between two holders, of whom the next wants it no
+// more, is freed in both stores.
+func TestChainGivenUpBetweenHolders(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a, b := w.start(ranged), w.start()
+		chainTakes(t, 2*time.Second, tierlock.Redis, a, b)
+		outer := mustLock(t, b.Locker, "x", "1")
+		slow := &slowToEnd{Context: context.Background()}
+		first := lockAsync(bg, a.Locker, "x", "1", tierlock.UntilDone())
+		time.Sleep(10 * time.Millisecond)
+		second := lockAsync(slow, a.Locker, "x", "1", tierlock.UntilDone())
+		time.Sleep(time.Second)
+		mustUnlock(t, outer)
+		r := <-first
+		slow.slow.Store(true)
+		slow.ends.Store(true)
+		mustUnlock(t, r.k)
+		time.Sleep(3 * time.Second) // the second has the turn, and thinks about it
+		b.mc.SetFaults(cutOff)      // the drain lasts
+		w.shift(a, degrade.MySQL, "")
+		for start := time.Now(); len(w.mysql.Held()) == 0; time.Sleep(time.Millisecond) {
+			if time.Since(start) > 2*time.Second {
+				t.Fatal("not adopted: ", w.redis.Held(), a.Status())
+			}
+		}
+		if n := len(w.redis.Held()); n != 1 {
+			t.Fatalf("%d keys in Redis, want the one that was adopted", n)
+		}
+		if r := <-second; r.err == nil {
+			t.Fatal("the second got it")
+		}
+		time.Sleep(5 * time.Second) // much less than what is left of the lease
+		if r, m := w.redis.Held(), w.mysql.Held(); len(r)+len(m) != 0 || !a.Status().Chain.Draining {
+			t.Errorf("left: %v in Redis and %v in MySQL; %+v", r, m, a.Status().Chain)
+		}
+		b.mc.SetFaults(near1ms)
 	})
 }
 

@@ -101,7 +101,7 @@ func (w *simLockers) faults() {
 	for start := time.Now(); time.Since(start) < *chainSimFor; {
 		time.Sleep(time.Duration(w.swarm.Random() * float64(time.Minute)))
 		w.history.Look()
-		if w.swarm.Random() < 0.5 {
+		if w.swarm.Random() < 0.5 && w.swarm.Kinds&sim.RedisStep == 0 {
 			i := int(w.swarm.Random() * float64(len(w.procs)))
 			p, kill := w.procs[i], w.swarm.Random() < 0.5
 			w.procs = append(w.procs[:i:i], w.procs[i+1:]...)
@@ -181,6 +181,31 @@ func (w *simLockers) end() {
 	if most := 1 + int(modes[len(modes)-1].At.Sub(modes[0].At)/w.degrade.Dwell); returns > most {
 		w.history.Wrong("%d returns to Redis, want %d at most", returns, most)
 	}
+}
+
+// steps are a Redis whose clock is stepped forward, and what keeps processes from
+// hearing of it.
+const steps = sim.RedisStep | sim.RedisCut | sim.RedisPause | sim.RedisOutage | sim.MySQLCut
+
+// So it is where the clock of Redis is stepped forward, for processes that were
+// there before. Where they believe the steps, it finds two who believe.
+func TestChainSimulationWithSteps(t *testing.T) {
+	const repeat = "go test -race -run 'TestChainSimulationWithSteps$' . -chainsim.seed"
+	sim.RunSeeds(t, "testdata/chainsim-steps-seeds", *chainSimSeed, *chainSimSeeds, repeat, func(t *testing.T, seed uint64) (wrong, before []string) {
+		return chainSimulate(t, seed, 6, sim.Broken{}, steps)
+	})
+}
+
+func TestChainSimulationFindsBelievedSteps(t *testing.T) {
+	const most = 40
+	for seed := uint64(1); seed <= most; seed++ {
+		wrong, _ := chainSimulate(t, seed, 6, sim.Broken{StepsBelieved: true}, steps)
+		if len(wrong) > 0 && strings.Contains(wrong[0], "is believed") {
+			t.Logf("seed %d: %s", seed, wrong[0])
+			return
+		}
+	}
+	t.Errorf("%d seeds have found nothing", most)
 }
 
 // The simulation is of use: with a Redis that does not look at what data it has,

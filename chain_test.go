@@ -693,7 +693,7 @@ func TestChainStatus(t *testing.T) {
 		}
 		chainTakes(t, 2*time.Second, tierlock.Redis, a)
 		st := a.Status().Chain
-		if st.Epoch != 1 || st.Tier != tierlock.Redis || st.Draining || !st.Agreed || st.Permit < 40*time.Second || st.Permit > time.Minute {
+		if st.Epoch != 1 || st.Tier != tierlock.Redis || st.Draining || st.Differing != nil || st.Permit < 40*time.Second || st.Permit > time.Minute {
 			t.Errorf("on Redis: %+v", st)
 		}
 		redisAway(a)

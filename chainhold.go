@@ -17,6 +17,7 @@ import (
 type chainHold struct {
 	chain     *chain
 	id        degrade.HoldID // the lease id
+	resource  string
 	exclusive bool
 	ttl       time.Duration // full
 	limit     time.Duration // bound of the hold, 0 for none
@@ -45,7 +46,7 @@ type moved struct {
 // enter tells the machine of a lease that was just granted at the route, and
 // reports whether it may be believed. If not, it has to be given up.
 func (c *chain) enter(h *hold, at route, sent watchdog.Instant, call call) bool {
-	ch := &chainHold{chain: c, hold: h, id: degrade.HoldID(h.token.Lease), exclusive: at.place.Exclusive,
+	ch := &chainHold{chain: c, hold: h, id: degrade.HoldID(h.token.Lease), resource: h.token.Resource, exclusive: at.place.Exclusive,
 		ttl: call.ttl, limit: call.limit, at: at}
 	ch.review()
 	h.chained = ch

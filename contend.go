@@ -256,7 +256,7 @@ func (a *acquisition) begin(ctx context.Context, at time.Time, former *watchdog.
 	case a.locker.isClosing():
 		err = ErrClosed
 	case a.call.worth > 0 && h.guarantee() < a.call.worth:
-		err = fmt.Errorf("%w: the hold is %v by now, and %v is required", ErrUnavailable, h.guarantee(), a.call.worth)
+		err = a.worthLess(h.guarantee(), h.at().ticket.Tier)
 	}
 	if err == nil {
 		return k, nil

@@ -65,10 +65,10 @@
 //     none. Without MySQL they go on in Redis; with the floor Local and no store at
 //     all, in the memory of this process, which an alarm tells until it ends.
 //
-// [Lock.Guarantee] says what a hold is worth. All processes of a namespace register
-// the same resources with the same Floor, Exclusive and Reentrant, over the same kinds of
-// stores; while they do not, nothing is [Exclusive]. A resource without a Floor stays on
-// the first store.
+// [Lock.Guarantee] says what a hold is worth. Processes of a namespace that register the
+// same resource agree on its Floor, Exclusive and Reentrant, and all have the same kinds of
+// stores; while some do not, no hold of that resource is [Exclusive]. A process need not
+// register what only others use. A resource without a Floor stays on the first store.
 //
 // # What is not
 //

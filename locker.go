@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -274,8 +276,10 @@ type ChainStatus struct {
 	ArbiterSilent bool
 	// RedisDown: three probes of Redis in a row have failed.
 	RedisDown bool
-	// Agreed: all live members have the same policies.
-	Agreed bool
+	// Differing are the resources of this process for which a live member has
+	// another policy (Exclusive, Floor, Reentrant), in order; all of them where one
+	// has other stores. Their holds are FencedOnly at most.
+	Differing []string
 }
 
 // Status reads the present state. It does no I/O.
@@ -297,7 +301,7 @@ func (l *Locker) Status() Status {
 	if l.chain != nil {
 		st := l.chain.run.State()
 		s.Chain = &ChainStatus{Tier: tierOf(st.Mode.Tier), Epoch: st.Mode.Epoch, Draining: st.Mode.Drain, Permit: st.Permit,
-			ArbiterSilent: st.Silent, RedisDown: st.RedisDown, Agreed: st.Agreed}
+			ArbiterSilent: st.Silent, RedisDown: st.RedisDown, Differing: slices.Sorted(maps.Keys(l.chain.disputed()))}
 	}
 	select {
 	case <-l.closing:

@@ -1,15 +1,10 @@
 package tierlock
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/tierlock/tierlock/degrade"
 )
 
 // MinExclusiveTTL is the least TTL of a hold of an Exclusive resource.
@@ -123,6 +118,9 @@ func (c *Config) fillChain() (problems []error) {
 		lowest = max(lowest, MySQL)
 	}
 	chained := c.needsArbiter()
+	if n := len(c.Resources); chained && n > MaxChainResources {
+		bad("Resources", n, "at most %d resources, since some go by a chain with MySQL", MaxChainResources)
+	}
 	for i, s := range c.Stores {
 		at := fmt.Sprintf("Stores[%d]", i)
 		if s.Tier() > lowest {
@@ -162,25 +160,6 @@ func (c *Config) needsArbiter() bool {
 	return false
 }
 
-// digest stands for what has to be the same in all processes of a namespace: the
-// stores of the chain, and the policies of the resources that go by it.
-func (c *Config) digest() string {
-	var lines []string
-	for _, r := range c.Resources {
-		if r.Exclusive || r.Floor != 0 {
-			lines = append(lines, fmt.Sprintf("%s exclusive=%t floor=%v reentrant=%t", r.Name, r.Exclusive, r.Floor, r.Reentrant))
-		}
-	}
-	slices.Sort(lines)
-	for _, s := range c.Stores {
-		if s.Tier() != Local {
-			lines = append(lines, s.Tier().String())
-		}
-	}
-	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	return hex.EncodeToString(sum[:16])
-}
-
 // lower reports whether there is more than one store for the resource, so that a call
 // goes on while one is down.
 func (r *ResourceHandle) lower() bool { return r.chained || r.local }
@@ -192,7 +171,7 @@ func (l *Locker) newResource(cfg Resource) *ResourceHandle {
 	}
 	if c := l.chain; c != nil && (cfg.Exclusive || c.redis != nil && cfg.Floor >= MySQL) {
 		r.chained = true
-		r.best = c.worth(cfg.Exclusive, degrade.MySQL)
+		r.best = c.best(cfg.Exclusive)
 	}
 	r.local = cfg.Floor == Local && l.local != nil
 	return r

@@ -39,7 +39,8 @@ type Config struct {
 	// Stores is the chain, in the order Redis, MySQL, local, each at most once.
 	// The first serves all resources; the others those whose Floor says so.
 	Stores []Store
-	// Resources are the kinds of lock this process may take; at least one.
+	// Resources are the kinds of lock this process may take; at least one, and at
+	// most MaxChainResources where some go by a chain with MySQL.
 	Resources []Resource
 	// Degrade sets the periods of a chain of several stores.
 	Degrade Degrade
@@ -91,7 +92,8 @@ type Resource struct {
 	// as far as the stores can (see Exclusive, the Guarantee), and gives
 	// ErrUnavailable where it cannot. It needs MySQL among Stores, and with Redis
 	// before it Floor: MySQL. The TTL is 3 s at least. All processes of a
-	// namespace have to agree on it; while they do not, holds are FencedOnly.
+	// namespace that have the resource have to agree on it; while they do not, its
+	// holds are FencedOnly.
 	Exclusive bool
 	// Reentrant lets a call whose context carries a hold of the key, or the
 	// option Holder, enter that hold. Without it such a call is refused with

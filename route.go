@@ -142,7 +142,9 @@ func (a *acquisition) choose(c *chain, now time.Time) (to route, wait time.Durat
 	case a.resource.cfg.Exclusive && t.Tier == degrade.Redis && !c.safety.known() && now.Before(c.warmAt):
 		return to, 10 * time.Millisecond, fmt.Errorf("%w: Redis has not been probed yet", ErrUnavailable)
 	default:
-		err = c.enough(a.resource.cfg.Exclusive, t.Tier, a.call.worth)
+		if g := c.worth(a.resource.cfg.Name, a.resource.cfg.Exclusive, t.Tier); g < a.call.worth {
+			err = a.worthLess(g, t.Tier)
+		}
 	}
 	return to, time.Second, err
 }

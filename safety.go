@@ -1,7 +1,6 @@
 package tierlock
 
 import (
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -75,40 +74,16 @@ func (c *chain) examine(asked time.Time, res ProbeResult) {
 	}
 }
 
-// doubt says why a hold that is taken on a tier now is worth less than the arbiter
-// could make it, "" for nothing.
-func (c *chain) doubt(t degrade.Tier) string {
-	switch {
-	case !c.agreed.Load():
-		return "members of the namespace have other stores or other policies"
-	case t == degrade.Redis:
-		return c.safety.doubt()
+// doubt says why a hold of a resource that is taken on a tier now is worth less than
+// the arbiter could make it, "" for nothing.
+func (c *chain) doubt(resource string, t degrade.Tier) string {
+	if why := c.disputed()[resource]; why != "" || t != degrade.Redis {
+		return why
 	}
-	return ""
-}
-
-// worth is what a hold that is taken on a tier now is worth.
-func (c *chain) worth(exclusive bool, t degrade.Tier) Guarantee {
-	if exclusive && c.doubt(t) == "" {
-		return c.mysql.Guarantee()
-	}
-	return min(c.mysql.Guarantee(), FencedOnly)
-}
-
-// enough returns why a hold that is taken on a tier now is not worth what is required.
-func (c *chain) enough(exclusive bool, t degrade.Tier, required Guarantee) error {
-	worth := c.worth(exclusive, t)
-	if worth >= required {
-		return nil
-	}
-	err := fmt.Errorf("%w: a hold would be %v now, and %v is required", ErrUnavailable, worth, required)
-	if why := c.doubt(t); exclusive && why != "" {
-		err = fmt.Errorf("%w: %s", err, why)
-	}
-	return err
+	return c.safety.doubt()
 }
 
 // review lowers the hold to what it is worth where it is now.
 func (h *chainHold) review() {
-	h.lower(h.chain.worth(h.exclusive, h.route().ticket.Tier))
+	h.lower(h.chain.worth(h.resource, h.exclusive, h.route().ticket.Tier))
 }

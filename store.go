@@ -316,9 +316,10 @@ const (
 	// Exclusive resources, with a MySQL of which acknowledged commits survive a
 	// failover (mysqlstore.Options.Durable) and clocks whose rates differ by less
 	// than 1 %. While a Redis is seen to evict, holds there are FencedOnly. Not
-	// noticed in time is what else takes keys away from one that goes on: DEL, a clock of
-	// the server's that is stepped forward past a lease and, on a Cluster, FLUSHALL
-	// (elsewhere holds outlive that). No lease excludes the effects of a process that is stopped: the
+	// noticed in time is what else takes keys away from one that goes on: DEL and, on a
+	// Cluster, FLUSHALL (elsewhere holds outlive that); and a clock of the server's that
+	// was stepped forward past a lease is believed by a process that has not known it
+	// before. No lease excludes the effects of a process that is stopped: the
 	// fence does.
 	Exclusive
 )
@@ -343,7 +344,8 @@ var (
 	// too.
 	ErrUnavailable = errors.New("tierlock: store unavailable")
 	// ErrLate: the store refused to grant, because the request reached it
-	// too late. Nothing was changed.
+	// too late by the store's clock, on the way or since that was stepped
+	// forward. Nothing was changed.
 	ErrLate = errors.New("tierlock: request reached the store too late")
 	// ErrMisconfigured: the store refused for a reason that only a change of
 	// configuration mends (wrong password, missing permission, a key of

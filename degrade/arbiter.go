@@ -18,9 +18,11 @@ type Arbiter interface {
 type Self struct {
 	// Namespace is that of all its locks; each has its own mode.
 	Namespace string
-	// Member and Digest are as in [Config].
+	// Member and Digest are as in [Config]; the arbiter keeps a digest of up to
+	// [MaxDigest] bytes of printable ASCII as it is.
 	Member, Digest string
-	// App, Host and PID are for those who read the rows.
+	// App, Host and PID are for those who read the rows. App and Host come back in
+	// the [Member], as far as they fit into 64 and 255 bytes.
 	App, Host string
 	PID       int
 }

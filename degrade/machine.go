@@ -6,14 +6,18 @@ import (
 	"time"
 )
 
+// MaxDigest is the most bytes that a digest may have.
+const MaxDigest = 4600
+
 // Config is what a machine is told once. The zero value of each field but Member
 // means its default.
 type Config struct {
 	// Member is the id of this start of this process: 128 random bits, so that
 	// no row is ever mistaken for a later start's.
 	Member string
-	// Digest stands for the policies of this process's resources, as far as they
-	// have to be the same everywhere. Its runner writes it into the member row.
+	// Digest tells the policies of this process's resources, as far as they have
+	// to be the same everywhere, in at most MaxDigest bytes. Its runner writes it
+	// into the member row; see Digests.
 	Digest string
 
 	// Refresh is the time between two refreshes of the permit (10 s), stretched

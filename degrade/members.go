@@ -22,7 +22,8 @@ type Member struct {
 	Epoch, Acked uint16
 	Beat         uint64 // changed by each write of the row, and never the same again
 	Vote         Vote
-	Digest       string // of the member's policies, see Config
+	Digest       string // what the member tells of its policies, see Config
+	App, Host    string // for people
 }
 
 // of is the epoch that the member belongs to.
@@ -109,16 +110,18 @@ func (m *Machine) live(now Instant) []peer {
 	return live
 }
 
-// Agreed reports whether all live members have the same policies as this process.
-// Where one thinks a resource exclusive and another does not, it is FencedOnly for
-// all.
-func (m *Machine) Agreed(now Instant) bool {
+// Digests gives, for each digest among those of the live members that is not this
+// process's own, one member that has it, in the order of the digests. What they mean
+// is for others to say.
+func (m *Machine) Digests(now Instant) []Member {
+	var others []Member
 	for _, p := range m.live(now) {
-		if p.Digest != m.cfg.Digest {
-			return false
+		i, known := slices.BinarySearchFunc(others, p.Digest, func(o Member, d string) int { return strings.Compare(o.Digest, d) })
+		if !known && p.Digest != m.cfg.Digest {
+			others = slices.Insert(others, i, p.Member)
 		}
 	}
-	return true
+	return others
 }
 
 // refreshPeriod keeps the writes of all members together under 200 a second, and

@@ -275,23 +275,25 @@ func TestDrainIsPursued(t *testing.T) {
 	again(degrade.Open, degrade.Reply{}, time.Second)
 }
 
-// One live member with other policies is enough to disagree; a dead one is not.
-func TestAgreed(t *testing.T) {
+// Each other digest is given once, with a live member that has it.
+func TestDigests(t *testing.T) {
 	l := newLone(t, onRedis)
-	l.rows = members(3, func(int) degrade.Vote { return degrade.Vote{} })
+	l.rows = members(6, func(int) degrade.Vote { return degrade.Vote{} })
 	l.poll()
-	if !l.m.Agreed(l.now) {
-		t.Fatal("the same policies, and it says no")
+	if d := l.m.Digests(l.now); d != nil {
+		t.Fatalf("all have the same, and it gives %v", d)
 	}
-	l.rows[2].Digest = "other"
-	l.rows[2].Beat++
+	l.rows[2].Digest, l.rows[3].Digest, l.rows[4].Digest, l.rows[5].Digest = "z", "k", "z", "a"
+	l.rows[5].App, l.rows[5].Host = "app", "host"
 	l.poll()
-	if l.m.Agreed(l.now) {
-		t.Fatal("other policies, and it says yes")
+	if d := l.m.Digests(l.now); len(d) != 3 || d[0] != l.rows[5] || d[1] != l.rows[3] || d[2] != l.rows[2] {
+		t.Fatalf("it gives %+v of %+v", d, l.rows)
 	}
 	l.now = l.now.Add(31 * time.Second)
-	if !l.m.Agreed(l.now) {
-		t.Fatal("a member that has died disagrees")
+	l.rows[4].Beat++
+	l.poll()
+	if d := l.m.Digests(l.now); len(d) != 1 || d[0] != l.rows[4] {
+		t.Fatalf("with only %+v alive it gives %+v", l.rows[4], d)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,9 +35,11 @@ type RunnerConfig struct {
 	// OnCap is called, like OnEvent, when beliefs may have become shorter without
 	// an event: whoever keeps timers for them has to look again.
 	OnCap func()
-	// OnAgreed is called, like OnEvent, when the answer of [Machine.Agreed] has
-	// changed; it was true at first.
-	OnAgreed func(agreed bool)
+	// OnDigests is called, like OnEvent, with the answer of [Machine.Digests] when
+	// there are other digests or other members in it than before; there was none at
+	// first. While the arbiter is silent nothing is known of others, and what was
+	// told last counts.
+	OnDigests func(others []Member)
 	// OnError is told when the actions of a kind begin to fail and, with nil, when
 	// they work again. It is called by any goroutine, with no lock held.
 	OnError func(kind Kind, err error)
@@ -61,8 +64,8 @@ type Runner struct {
 	view    view // as of the last change
 	events  []Event
 	failing [kinds]bool
-	differ  bool   // the members have other policies
-	leaving Action // the Leave that was begun; for repeating it
+	digests []Member // as told last
+	leaving Action   // the Leave that was begun; for repeating it
 	left    chan struct{}
 	gone    bool // left is closed
 	stopped bool
@@ -131,8 +134,8 @@ func (r *Runner) loop() {
 
 // news is what the loop has to hand over.
 type news struct {
-	events         []Event
-	agreed, differ bool // the one or the other is new
+	events  []Event
+	digests *[]Member // nil: as before
 }
 
 // step takes one turn of the machine.
@@ -155,8 +158,11 @@ func (r *Runner) step() (begun []Action, n news, next time.Duration) {
 		r.goneLocked() // there never was a row
 	}
 	n.events, r.events = r.events, nil
-	if differ := !r.m.Agreed(now); differ != r.differ {
-		r.differ, n.differ, n.agreed = differ, differ, !differ
+	if !r.m.Silent(now) {
+		others := r.m.Digests(now)
+		if !slices.EqualFunc(others, r.digests, func(a, b Member) bool { return a.Digest == b.Digest && a.ID == b.ID }) {
+			r.digests, n.digests = others, &others
+		}
 	}
 	// What is due at once was begun: a pause keeps a mistake from spinning.
 	next = max(min(r.m.Next(now).Sub(now), time.Hour), time.Millisecond)
@@ -196,8 +202,8 @@ func (r *Runner) goneLocked() {
 }
 
 func (r *Runner) deliver(n news, begun []Action) {
-	if r.cfg.OnAgreed != nil && (n.agreed || n.differ) {
-		r.cfg.OnAgreed(n.agreed)
+	if r.cfg.OnDigests != nil && n.digests != nil {
+		r.cfg.OnDigests(*n.digests)
 	}
 	for _, e := range n.events {
 		if r.cfg.OnEvent != nil {
@@ -396,8 +402,6 @@ type State struct {
 	Silent bool
 	// RedisDown: three probes in a row have failed.
 	RedisDown bool
-	// Agreed is [Machine.Agreed].
-	Agreed bool
 	// Former is the tier of the last open mode, NoTier if none was seen.
 	Former Tier
 }
@@ -408,7 +412,7 @@ func (r *Runner) State() State {
 	defer r.mu.Unlock()
 	now := r.nowLocked()
 	return State{Mode: r.m.Mode(), Permit: max(0, r.m.permit.Sub(now)), PermitEpoch: r.m.permitEpoch,
-		Silent: r.m.Silent(now), RedisDown: r.m.watch.failed >= threshold, Agreed: r.m.Agreed(now), Former: r.m.policy.inForce}
+		Silent: r.m.Silent(now), RedisDown: r.m.watch.failed >= threshold, Former: r.m.policy.inForce}
 }
 
 // Mode is [Machine.Mode].

@@ -66,7 +66,7 @@ func (f *fakeDB) Arbitrate(ctx context.Context, self degrade.Self, a degrade.Act
 
 func (f *fakeDB) exec(self degrade.Self, a degrade.Action) (r degrade.Reply) {
 	row := f.rows[self.Member]
-	row.ID, row.Digest = self.Member, self.Digest
+	row.ID, row.Digest, row.App, row.Host = self.Member, self.Digest, self.App, self.Host
 	at := f.mode == a.From && f.mode.Server == f.server
 	r.Server = f.server
 	switch a.Kind {
@@ -152,6 +152,7 @@ type fakeRun struct {
 	events []degrade.Event
 	errs   []string
 	caps   int
+	others [][]string // the members of each call of OnDigests
 }
 
 func (f *fakeRun) now() degrade.Instant { return degrade.Instant(time.Since(f.origin)) }
@@ -171,6 +172,15 @@ func startFake(t *testing.T, db *fakeDB, member string, change ...func(*degrade.
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.caps++
+		},
+		OnDigests: func(others []degrade.Member) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			ids := []string{}
+			for _, m := range others {
+				ids = append(ids, m.ID)
+			}
+			f.others = append(f.others, ids)
 		},
 		OnError: func(k degrade.Kind, err error) {
 			f.mu.Lock()
@@ -195,6 +205,14 @@ func (f *fakeRun) told(kind degrade.EventKind) (n int, last degrade.Event) {
 		}
 	}
 	return n, last
+}
+
+// digests are the calls of OnDigests so far.
+func (f *fakeRun) digests() string {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprint(f.others)
 }
 
 // faults are the calls of OnError so far.

@@ -2,6 +2,7 @@ package degrade_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,25 +210,51 @@ func TestRunnerClose(t *testing.T) {
 	})
 }
 
-// Members whose policies differ are told apart.
-func TestRunnerAgreed(t *testing.T) {
+// Other digests are told when they come and when they go, and also when another member
+// stands for one of them.
+func TestRunnerDigests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newFakeDB()
-		a := startFake(t, db, "a")
-		waitFor(t, time.Minute, "a permit", a.grantsOn(degrade.Redis))
-		if !a.State().Agreed {
-			t.Error("alone, it does not agree with itself")
+		start := func(member, digest string) *fakeRun {
+			f := startFake(t, db, member, func(c *degrade.RunnerConfig) { c.Machine.Digest = digest })
+			time.Sleep(3 * time.Second)
+			return f
 		}
-		b := startFake(t, db, "b", func(c *degrade.RunnerConfig) { c.Machine.Digest = "other" })
+		a := start("a", "1")
+		want := func(f *fakeRun, told string) {
+			t.Helper()
+			if got := f.digests(); got != told {
+				t.Errorf("told %v, want %v", got, told)
+			}
+		}
+		want(a, "[]")
+		same := start("same", "1")
+		want(a, "[]")
+		c := start("c", "3")
+		want(a, "[[c]]")
+		want(c, "[[a]]")
+		b := start("b", "2")
+		later := start("later", "2")
+		want(a, "[[c] [b c]]")
+		// What was known stays known while the arbiter is silent.
+		db.set(func(f *fakeDB) { f.down = true })
+		time.Sleep(time.Minute)
+		want(a, "[[c] [b c]]")
+		db.set(func(f *fakeDB) { f.down = false })
 		time.Sleep(3 * time.Second)
-		if a.State().Agreed || b.State().Agreed {
-			t.Error("two with other policies agree")
-		}
 		closeRun(t, b)
 		time.Sleep(3 * time.Second)
-		if !a.State().Agreed {
-			t.Error("it does not agree after the other has gone")
+		if got := a.digests(); !strings.HasSuffix(got, " [later c]]") {
+			t.Errorf("with another member of the same digest the last that was told: %v", got)
 		}
+		for _, f := range []*fakeRun{later, c} {
+			closeRun(t, f)
+		}
+		time.Sleep(3 * time.Second)
+		if got := a.digests(); !strings.HasSuffix(got, " []]") {
+			t.Errorf("with all others gone the last that was told: %v", got)
+		}
+		closeRun(t, same)
 		closeRun(t, a)
 	})
 }

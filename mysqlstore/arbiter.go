@@ -71,7 +71,7 @@ func checkAction(self degrade.Self, a degrade.Action) error {
 		errs = append(errs, errors.New("the member has no id"))
 	}
 	fits("the member's id", self.Member, 64)
-	fits("the digest", self.Digest, 128)
+	fits("the digest", self.Digest, degrade.MaxDigest)
 	fits("the member's id", a.Member, 64)
 	fits("the incarnation", a.Vote.Incarnation, 4096)
 	for _, m := range []degrade.Mode{a.From, a.To} {

@@ -2,7 +2,12 @@ package mysqlstore
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/tierlock/tierlock"
@@ -31,7 +36,48 @@ type pollRow struct {
 	Down        bool   `db:"redis_down"`
 	Up          bool   `db:"redis_up"`
 	Seen        []byte `db:"seen"`
-	Digest      []byte `db:"digest"`
+	Digest      []byte `db:"digest"` // NULL: that of the sum is known
+	Sum         []byte `db:"digest_sum"`
+	App         []byte `db:"app"`
+	Host        []byte `db:"host"`
+}
+
+// digests are those that the last poll has shown, by their sums. Members that register
+// the same resources have the same digest, some kilobytes perhaps, and it stays, so that
+// each is read once instead of for each member in each poll.
+type digests struct {
+	mu    sync.Mutex
+	bySum map[string]string // never changed, only replaced
+}
+
+// known may be read, not written.
+func (d *digests) known() map[string]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bySum
+}
+
+func (d *digests) replace(bySum map[string]string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bySum = bySum
+}
+
+// sumOf stands for a digest.
+func sumOf(digest string) string {
+	sum := sha256.Sum256([]byte(digest))
+	return hex.EncodeToString(sum[:16])
+}
+
+// unknown adds the column digest, for sums that are none of these.
+func (q *statement) unknown(known map[string]string) {
+	if len(known) == 0 {
+		q.add("p.digest")
+		return
+	}
+	q.add("IF(p.digest_sum IN (")
+	list(q, slices.Collect(maps.Keys(known)), q.text)
+	q.add("),NULL,p.digest) AS digest")
 }
 
 // poll reads the mode and its members as they are at one moment: a statement reads
@@ -44,8 +90,10 @@ func (s *Store) poll(ctx context.Context, db session, srv *server, namespace str
 	q.add("SELECT ", identity, " AS here,", srv.sound, " AS sound,", writable, " AS writable,", srv.isolation, "<>'READ-UNCOMMITTED' AS settled,"+
 		"COALESCE(m.epoch,0) AS epoch,m.phase,m.tier,m.incarnation,m.server,COALESCE(m.term,0) AS term,COALESCE(m.drift,0) AS drift,"+
 		"p.member,COALESCE(p.epoch,0) AS member_epoch,COALESCE(p.acked_epoch,0) AS acked_epoch,COALESCE(p.beat,0) AS beat,"+
-		"COALESCE(p.redis_down,0) AS redis_down,COALESCE(p.redis_up,0) AS redis_up,p.incarnation AS seen,p.digest "+
-		"FROM (SELECT 1 AS one) AS always LEFT JOIN lock_mode AS m ON m.namespace=")
+		"COALESCE(p.redis_down,0) AS redis_down,COALESCE(p.redis_up,0) AS redis_up,p.incarnation AS seen,p.digest_sum,p.app,p.host,")
+	known := s.digests.known()
+	q.unknown(known)
+	q.add(" FROM (SELECT 1 AS one) AS always LEFT JOIN lock_mode AS m ON m.namespace=")
 	q.text(namespace)
 	q.add(" LEFT JOIN lock_permit AS p ON p.namespace=")
 	q.text(namespace)
@@ -71,16 +119,23 @@ func (s *Store) poll(ctx context.Context, db session, srv *server, namespace str
 		return degrade.Reply{}, fmt.Errorf("namespace %s: %w", namespace, err)
 	}
 	r := degrade.Reply{OK: true, Mode: mode, Server: string(first.Here)}
+	seen := make(map[string]string)
 	for _, row := range rows {
 		if row.Member == nil {
 			continue
 		}
+		sum, digest := string(row.Sum), string(row.Digest)
+		if row.Digest == nil {
+			digest = known[sum]
+		}
+		seen[sum] = digest
 		r.Members = append(r.Members, degrade.Member{
 			ID: string(row.Member), Epoch: row.MemberEpoch, Acked: row.Acked, Beat: row.Beat,
 			Vote:   degrade.Vote{Down: row.Down, Up: row.Up, Incarnation: string(row.Seen)},
-			Digest: string(row.Digest),
+			Digest: digest, App: string(row.App), Host: string(row.Host),
 		})
 	}
+	s.digests.replace(seen)
 	return r, nil
 }
 

@@ -28,7 +28,7 @@ func TestArbiterRefusesWhatMakesNoSense(t *testing.T) {
 		"namespace":             func(self *degrade.Self, _ *degrade.Action) { self.Namespace = "" },
 		"no id":                 func(self *degrade.Self, _ *degrade.Action) { self.Member = "" },
 		"65 bytes":              func(self *degrade.Self, _ *degrade.Action) { self.Member = strings.Repeat("m", 65) },
-		"the digest":            func(self *degrade.Self, _ *degrade.Action) { self.Digest = strings.Repeat("d", 129) },
+		"the digest":            func(self *degrade.Self, _ *degrade.Action) { self.Digest = strings.Repeat("d", degrade.MaxDigest+1) },
 		"the incarnation":       func(_ *degrade.Self, a *degrade.Action) { a.To.Incarnation = strings.Repeat("i", 4097) },
 		"the server":            func(_ *degrade.Self, a *degrade.Action) { a.To.Server = strings.Repeat("s", 513) },
 		"Tier:NONE":             func(_ *degrade.Self, a *degrade.Action) { a.To.Tier = 0 },

@@ -19,6 +19,7 @@ const modeTable = `CREATE TABLE IF NOT EXISTS lock_mode (
 // permitTable has one row for each member of a chain. It is not lock_member,
 // whose rows go when somebody thinks that a process is dead: here only the
 // machine of degrade says when a row may go, since a switch waits for it.
+// digest has degrade.MaxDigest bytes at most, and digest_sum is a hash of it.
 const permitTable = `CREATE TABLE IF NOT EXISTS lock_permit (
   namespace   VARBINARY(32)     NOT NULL,
   member      VARBINARY(64)     NOT NULL,
@@ -28,7 +29,8 @@ const permitTable = `CREATE TABLE IF NOT EXISTS lock_permit (
   redis_down  TINYINT           NOT NULL,
   redis_up    TINYINT           NOT NULL,
   incarnation VARBINARY(4096)   NOT NULL,
-  digest      VARBINARY(128)    NOT NULL,
+  digest      VARBINARY(4600)   NOT NULL,
+  digest_sum  VARBINARY(32)     NOT NULL,
   app         VARBINARY(64)     NOT NULL,
   host        VARBINARY(255)    NOT NULL,
   pid         BIGINT            NOT NULL,

@@ -152,7 +152,7 @@ func TestArbiterReadOnly(t *testing.T) {
 			putMode(t, db, name, a.From)
 		} else if a.Kind != degrade.Create {
 			putMode(t, db, name, mode)
-			execute(t, db, "INSERT INTO lock_permit VALUES (?,?,1,0,5,0,0,'','','','',0,'2026-01-01')", name, memberID(1))
+			execute(t, db, "INSERT INTO lock_permit VALUES (?,?,1,0,5,0,0,'','','','','',0,'2026-01-01')", name, memberID(1))
 		}
 		before := chainRows(t, db)
 		execute(t, db, "SET GLOBAL read_only=1")

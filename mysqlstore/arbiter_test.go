@@ -263,13 +263,13 @@ func TestArbiterRows(t *testing.T) {
 			}
 		}
 		must(a, degrade.Action{Kind: degrade.Refresh, From: first, Vote: vote})
-		want.Members = []degrade.Member{{ID: a.Member, Epoch: 1, Vote: vote, Digest: a.Digest}}
+		want.Members = []degrade.Member{{ID: a.Member, Epoch: 1, Vote: vote, Digest: a.Digest, App: a.App, Host: "é" + strings.Repeat("x", 253)}}
 		check()
 		vote = degrade.Vote{Down: true}
 		must(a, degrade.Action{Kind: degrade.Refresh, From: first, Vote: vote})
 		must(b, degrade.Action{Kind: degrade.Refresh, From: first, Vote: vote})
 		want.Members[0].Vote = vote
-		want.Members = append(want.Members, degrade.Member{ID: b.Member, Epoch: 1, Vote: vote, Digest: b.Digest})
+		want.Members = append(want.Members, degrade.Member{ID: b.Member, Epoch: 1, Vote: vote, Digest: b.Digest, App: b.App, Host: b.Host})
 		check()
 		want.Mode = drainOf(first)
 		must(b, degrade.Action{Kind: degrade.Start, From: first, To: want.Mode})
@@ -278,7 +278,7 @@ func TestArbiterRows(t *testing.T) {
 		must(b, degrade.Action{Kind: degrade.Ack, From: want.Mode, Vote: degrade.Vote{Up: true}})
 		must(c, degrade.Action{Kind: degrade.Ack, From: want.Mode}) // its row was removed meanwhile
 		want.Members[1].Acked, want.Members[1].Vote = 2, degrade.Vote{Up: true}
-		want.Members = append(want.Members, degrade.Member{ID: c.Member, Acked: 2, Digest: c.Digest})
+		want.Members = append(want.Members, degrade.Member{ID: c.Member, Acked: 2, Digest: c.Digest, App: c.App, Host: c.Host})
 		check()
 		must(a, degrade.Action{Kind: degrade.Open, From: want.Mode})
 		want.Mode = opened(want.Mode)

@@ -116,7 +116,7 @@ func writePermit(srv *server, self degrade.Self, a degrade.Action, beat uint64) 
 	if a.Kind == degrade.Ack {
 		epoch, acked, column = acked, epoch, "acked_epoch"
 	}
-	q.add(srv.prefix, "INSERT INTO lock_permit (namespace,member,epoch,acked_epoch,beat,redis_down,redis_up,incarnation,digest,app,host,pid,seen_at) SELECT ")
+	q.add(srv.prefix, "INSERT INTO lock_permit (namespace,member,epoch,acked_epoch,beat,redis_down,redis_up,incarnation,digest,digest_sum,app,host,pid,seen_at) SELECT ")
 	q.text(self.Namespace)
 	q.add(",")
 	q.text(self.Member)
@@ -134,7 +134,7 @@ func writePermit(srv *server, self degrade.Self, a degrade.Action, beat uint64) 
 			q.add(",0")
 		}
 	}
-	for _, s := range []string{a.Vote.Incarnation, self.Digest, clip(self.App, 64), clip(self.Host, 255)} {
+	for _, s := range []string{a.Vote.Incarnation, self.Digest, sumOf(self.Digest), clip(self.App, 64), clip(self.Host, 255)} {
 		q.add(",")
 		q.bytes(s)
 	}
@@ -145,7 +145,7 @@ func writePermit(srv *server, self degrade.Self, a degrade.Action, beat uint64) 
 	q.add(" AND ", here)
 	q.may(srv)
 	q.add(" LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE ")
-	for i, c := range []string{column, "beat", "redis_down", "redis_up", "incarnation", "digest", "seen_at"} {
+	for i, c := range []string{column, "beat", "redis_down", "redis_up", "incarnation", "digest", "digest_sum", "seen_at"} {
 		if i > 0 {
 			q.add(",")
 		}

@@ -1,6 +1,7 @@
 package mysqlstore_test
 
 import (
+	"database/sql"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/rig"
 	"github.com/tierlock/tierlock/mysqlstore"
 )
 
@@ -180,6 +182,7 @@ func TestServerRefusesForNow(t *testing.T) {
 			return func() { execute(t, db, "SET GLOBAL read_only=0") }
 		}},
 		{what: "too many connections", newConns: true, says: "1040", begin: func(t *testing.T) func() {
+			before := sessions(t, db)
 			others := pool(t, srv.DSN(""))
 			var open []interface{ Close() error }
 			for {
@@ -194,10 +197,12 @@ func TestServerRefusesForNow(t *testing.T) {
 					c.Close()
 				}
 				others.Close()
+				untilLeft(t, db, before)
 			}
 		}},
 		{what: "too many connections of the user", newConns: true, says: "1226", begin: func(t *testing.T) func() {
 			execute(t, db, "ALTER USER app@'127.0.0.1' WITH MAX_USER_CONNECTIONS 1")
+			before := sessions(t, db)
 			other := pool(t, appDSN(srv.DSN("")))
 			conn, err := other.Conn(background)
 			if err != nil {
@@ -206,6 +211,7 @@ func TestServerRefusesForNow(t *testing.T) {
 			return func() {
 				conn.Close()
 				other.Close()
+				untilLeft(t, db, before)
 				execute(t, db, "ALTER USER app@'127.0.0.1' WITH MAX_USER_CONNECTIONS 0")
 			}
 		}},
@@ -251,4 +257,16 @@ func TestServerRefusesForNow(t *testing.T) {
 		})
 		execute(t, db, "UPDATE lock_record SET expire_at='2000-01-01'")
 	}
+}
+
+// sessions is how many connections the server knows of. It may be behind with those that
+// were closed.
+func sessions(t *testing.T, db *sql.DB) int64 {
+	t.Helper()
+	return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist")
+}
+
+func untilLeft(t *testing.T, db *sql.DB, before int64) {
+	t.Helper()
+	rig.Eventually(t, patience, "the closed connections have ended", func() bool { return sessions(t, db) <= before })
 }

@@ -121,9 +121,9 @@ func TestMigrateNamesWhatIsWrong(t *testing.T) {
 		t.Errorf("with harmless additions: %v", err)
 	}
 	mustAcquire(t, s, ask("k", newLease(), patience))
-	execute(t, db, "ALTER TABLE lock_mode MODIFY server VARBINARY(64) NOT NULL; ALTER TABLE lock_permit DROP COLUMN digest")
+	execute(t, db, "ALTER TABLE lock_mode MODIFY server VARBINARY(64) NOT NULL; ALTER TABLE lock_permit MODIFY digest VARBINARY(128) NOT NULL, DROP COLUMN digest_sum")
 	wantClass(t, "migrate", s.Migrate(t.Context()), tierlock.ErrMisconfigured,
-		"table lock_mode: column server is varbinary(64), wanted varbinary(512)", "table lock_permit: column digest is missing")
+		"table lock_mode: column server is varbinary(64), wanted varbinary(512)", "table lock_permit: column digest is varbinary(128), wanted varbinary(4600)", "column digest_sum is missing")
 	execute(t, db, "ALTER TABLE lock_member DROP COLUMN beat; ALTER TABLE lock_record DROP COLUMN token, ENGINE=MyISAM")
 	wantClass(t, "migrate", s.Migrate(t.Context()), tierlock.ErrMisconfigured,
 		"table lock_member: column beat is missing", "table lock_record: engine is MyISAM", "column token is missing")

@@ -125,7 +125,9 @@ func copyOfLater(t *testing.T, s *mysqlstore.Store, db *sql.DB, later tierlock.A
 }
 
 // A server that is not the one that was meant refuses everything of an exclusive
-// place, changes nothing, and serves what is not exclusive.
+// place, changes nothing, and serves what is not exclusive: by whichever statement a
+// lock is taken, that for one call, that for several, that for the row of a lock that
+// was released here, and that which enters.
 func TestAnotherServerThanMeant(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
@@ -136,6 +138,8 @@ func TestAnotherServerThanMeant(t *testing.T) {
 	if err != nil || is == "" {
 		t.Fatalf("probe: %q, %v", is, err)
 	}
+	together := open(t, srv.DSN(""), calm)
+	together.GatherAlways()
 	for _, explicit := range []bool{false, true} {
 		request := func(key string) tierlock.AcquireRequest {
 			req := ask(key, newLease(), patience)
@@ -150,16 +154,23 @@ func TestAnotherServerThanMeant(t *testing.T) {
 		held := request(key)
 		held.Place = here
 		token := mustAcquire(t, s, held)
-		before := readPlaceRow(t, db, key)
+		left := held
+		left.Name.Key = fmt.Sprint("left ", explicit)
+		mustAcquire(t, s, left)
+		mustRelease(t, s, tierlock.ReleaseRequest{Name: left.Name, Lease: left.Token.Lease, Explicit: explicit, Place: here}, tierlock.LeaseOwned)
+		before, leftBefore := readPlaceRow(t, db, key), readPlaceRow(t, db, left.Name.Key)
 		for _, epoch := range []uint16{1, 2, 3} { // whatever the row's
 			there.Epoch = epoch
 			all := map[string]error{}
-			for _, key := range []string{key, "new"} {
+			for _, key := range []string{key, left.Name.Key, "new"} {
 				req := held
 				req.Name.Key, req.Place = key, there
 				_, all["acquire "+key] = s.Acquire(t.Context(), req)
 				req.Token.Lease = newLease()
 				_, all["acquire by another "+key] = s.Acquire(t.Context(), req)
+				_, all["acquire with others "+key] = together.Acquire(t.Context(), req)
+				s.NoteReleased(req.Name)
+				_, all["acquire again "+key] = s.Acquire(t.Context(), req)
 				res := s.Renew(t.Context(), []tierlock.RenewRequest{{Name: name(key), Lease: held.Token.Lease, Explicit: explicit, TTL: 2 * patience, Place: there}})
 				all["renew "+key] = res[0].Err
 				_, all["release "+key] = s.Release(t.Context(), tierlock.ReleaseRequest{Name: name(key), Lease: held.Token.Lease, Explicit: explicit, Place: there})
@@ -175,11 +186,22 @@ func TestAnotherServerThanMeant(t *testing.T) {
 			if after := readPlaceRow(t, db, key); after.text != before.text {
 				t.Fatalf("the row changed from\n%s to\n%s", before.text, after.text)
 			}
+			if after := readPlaceRow(t, db, left.Name.Key); after.text != leftBefore.text {
+				t.Fatalf("the row of the lock that was released changed from\n%s to\n%s", leftBefore.text, after.text)
+			}
 			if n := number(t, db, "SELECT COUNT(*) FROM lock_record WHERE business_id='new'"); n != 0 {
 				t.Fatalf("%d rows that were refused", n)
 			}
 		}
 		there.Epoch = 2
+		if explicit { // the server has changed since the row was read
+			if written, err := s.EnterAt(t.Context(), held, there); err != nil || written {
+				t.Errorf("entered: %v, %v", written, err)
+			}
+			if written, err := s.EnterAt(t.Context(), held, here); err != nil || !written {
+				t.Errorf("entered where it was meant to be: %v, %v", written, err)
+			}
+		}
 		// Several renewals in one statement, of both kinds of places.
 		reqs := []tierlock.RenewRequest{
 			{Name: name(key), Lease: held.Token.Lease, Explicit: explicit, TTL: 2 * patience, Place: there},

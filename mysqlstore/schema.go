@@ -97,7 +97,7 @@ var wanted = map[string]struct {
 		columns: [][2]string{
 			{"namespace", "varbinary(32)"}, {"member", "varbinary(64)"}, {"epoch", "smallint unsigned"},
 			{"acked_epoch", "smallint unsigned"}, {"beat", "bigint unsigned"}, {"redis_down", "tinyint"}, {"redis_up", "tinyint"},
-			{"incarnation", "varbinary(4096)"}, {"digest", "varbinary(128)"}, {"app", "varbinary(64)"},
+			{"incarnation", "varbinary(4096)"}, {"digest", "varbinary(4600)"}, {"digest_sum", "varbinary(32)"}, {"app", "varbinary(64)"},
 			{"host", "varbinary(255)"}, {"pid", "bigint"}, {"seen_at", "datetime(6)"},
 		},
 		indexes: map[string]string{"PRIMARY": "namespace,member"},

@@ -91,6 +91,7 @@ type Store struct {
 	places   places        // of all calls but renewals
 	renewals places        // of renewals: they wait for no others
 	arbiter  places        // of Arbitrate, nil where there are too few
+	digests  digests       // read by Arbitrate
 	reserve  sync.Once     // takes those from places
 	quit     chan struct{} // closed by Close
 

@@ -43,7 +43,14 @@
 // A step forward past a lease ends it early: another may get the lock, with a
 // larger fence, and the former holder is told at its next renewal. A step back
 // makes keys live longer by as much, unless they are released. Neither makes
-// acquires fail, but for one repetition inside the call. Fences rise over any
+// acquires fail, but for one repetition inside the call.
+//
+// An acquire of a chain's exclusive resource is refused with ErrLate after a step
+// forward past the margin of a lease, for some 80 s, by stores that have known the
+// server's clock from before: until then there may be holders who believe in what the
+// step has ended. A store that is made after the step follows it.
+//
+// Fences rise over any
 // step within a minute of the last grant in the lock's slot; after that a clock
 // that is set back may give smaller ones than before.
 //

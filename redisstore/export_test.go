@@ -7,6 +7,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+	"github.com/tierlock/tierlock/watchdog"
 )
 
 func Keys(n tierlock.Name) (lock string, beside [3]string) {
@@ -69,3 +71,20 @@ func (s *Store) AsWorker() error {
 
 // Yield is what a worker does before it sends what has gathered.
 func (s *Store) Yield() { s.yield() }
+
+// Later makes d pass for the tripwires, and nothing else.
+func (s *Store) Later(d time.Duration) {
+	s.wires.began = watchdog.At(time.Now().Add(-d - watchdog.Now().Sub(s.wires.began)))
+}
+
+// Guards reports whether the clock of the server that serves a lock is known.
+func (s *Store) Guards(p tierlock.Place, n tierlock.Name) bool {
+	g := s.guard(time.Now(), p, slotOf(lockKey(n, "")))
+	return g.known
+}
+
+// Guarded is the number of servers whose clocks are known.
+func (s *Store) Guarded() int { return len(s.wires.of) }
+
+// TripMost is how long after a step forward the clock is not believed at the most.
+const TripMost = contract.TripMost

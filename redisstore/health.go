@@ -54,6 +54,7 @@ func (s *Store) judge(namespace string, answers map[place]answer) (res tierlock.
 	}
 	slices.Sort(ids)
 	res.Incarnation = strings.Join(slices.Compact(ids), ",")
+	s.learnProbed(res.Incarnation, answers)
 	lately := false
 	if res.Lost, lately = s.remember(namespace, seen); lately && s.clocks.slots != nil && res.Unsafe == "" {
 		res.Unsafe = "a master has lost its keys and goes on"

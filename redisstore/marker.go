@@ -10,6 +10,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
+	"github.com/tierlock/tierlock/watchdog"
 )
 
 // The marker is a key that each probe writes anew. Its nonce is drawn by whoever
@@ -37,10 +38,13 @@ type answer struct {
 	id, nonce string
 	epoch     uint16
 	unsafe    string
+	sent      int64 // when, see tripwires
+	server    int64 // its clock
 }
 
 // probeSlot asks by the marker of one slot.
 func (s *Store) probeSlot(ctx context.Context, until time.Time, req tierlock.ProbeRequest, slot uint16) (answer, error) {
+	sent := s.wires.local(watchdog.Now())
 	var nonce [4]byte // short: the column of the arbiter has to hold all
 	for i := range nonce {
 		nonce[i] = byte(rand.Uint32())
@@ -52,16 +56,18 @@ func (s *Store) probeSlot(ctx context.Context, until time.Time, req tierlock.Pro
 		return answer{}, err
 	}
 	parts, err := msg.ToArray()
-	if err == nil && len(parts) != 5 {
+	if err == nil && len(parts) != 6 {
 		err = fmt.Errorf("%d parts", len(parts))
 	}
-	var texts [5]string
-	var epoch int64
+	var texts [6]string
+	var epoch, server int64
 	for i := range parts {
 		switch {
 		case err != nil:
 		case i == 2:
 			epoch, err = parts[i].AsInt64()
+		case i == 5:
+			server, err = parts[i].AsInt64()
 		default:
 			texts[i], err = parts[i].ToString()
 		}
@@ -69,7 +75,7 @@ func (s *Store) probeSlot(ctx context.Context, until time.Time, req tierlock.Pro
 	if err != nil {
 		return answer{}, fmt.Errorf("unexpected answer to a probe: %w", err)
 	}
-	return answer{id: texts[0], nonce: texts[1], epoch: uint16(epoch), unsafe: evicts(texts[3], texts[4])}, nil
+	return answer{id: texts[0], nonce: texts[1], epoch: uint16(epoch), unsafe: evicts(texts[3], texts[4]), sent: sent, server: server}, nil
 }
 
 // evicts says why a server with these settings may drop keys that have not expired,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/contract"
+	"github.com/tierlock/tierlock/watchdog"
 )
 
 // Options configures a Store. The zero value is good for most.
@@ -47,6 +48,7 @@ type Store struct {
 	noPush  bool
 	made    time.Time // where local time begins
 	clocks  clocks
+	wires   tripwires
 	hub     hub
 
 	calls   chan *call // to idle workers; nil for those that have gathered
@@ -123,6 +125,7 @@ func New(client rueidis.Client, opt Options) *Store {
 func newStore(opt Options) *Store {
 	s := &Store{
 		timeout: opt.CallTimeout, noPush: opt.NoPush, made: time.Now(),
+		wires: tripwires{began: watchdog.Now(), of: make(map[clocked]*contract.Tripwire)},
 		calls: make(chan *call), quit: make(chan struct{}),
 	}
 	if s.timeout <= 0 {
@@ -229,7 +232,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	if _, err := s.ready(); err != nil {
 		return none, err
 	}
-	clock := s.clocks.of(msg.slot)
+	clock, wire := s.clocks.of(msg.slot), s.guard(sent, req.Place, msg.slot)
 	era := s.clocks.era.Load()
 	began := sent
 	offset, known := clock.Offset(s.local(sent), era)
@@ -243,6 +246,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		}
 		era = s.clocks.era.Load()
 		began = time.Now()
+		wire.again()
 		offset, known = clock.Offset(s.local(sent), era)
 	}
 	for try := 1; ; try++ {
@@ -253,7 +257,8 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
-		msg.args[1] = strconv.FormatInt(s.local(sent)+offset+budget.Microseconds(), 10)
+		latest := wire.latest(s.local(sent)+offset+budget.Microseconds(), budget)
+		msg.args[1] = strconv.FormatInt(latest, 10)
 		answer, err := s.run(ctx, until, msg.script, msg.keys, msg.args)
 		if err != nil {
 			return none, err
@@ -261,6 +266,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		if !answer.IsInt64() {
 			return s.readAcquired(answer, req, func(server int64) {
 				clock.Learn(s.local(began), s.local(time.Now()), server, era)
+				wire.learn(server)
 			})
 		}
 		server, err := answer.AsInt64()
@@ -270,6 +276,7 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		received := time.Now()
 		if server > 0 {
 			clock.Learn(s.local(began), s.local(received), server, era)
+			wire.learn(server)
 			n := contract.Fences(req)
 			return tierlock.AcquireResult{Granted: true, Fences: n,
 				Token: contract.Ahead(granted(req, server), n)}, nil
@@ -278,11 +285,18 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		// more, and a second try cannot be refused for that reason. Where it
 		// does not tell more, a second try would be later still.
 		clock.Learn(s.local(began), s.local(received), -server, era)
+		if err := wire.refused(-server); err != nil {
+			if s.clocks.slots != nil {
+				s.hub.lookOnce() // the slot may have moved
+			}
+			return none, err
+		}
 		before := offset
 		if offset, known = clock.Offset(s.local(received), era); !known || offset <= before || try == 2 {
 			return none, fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
 		}
 		began = received
+		wire.again()
 	}
 }
 

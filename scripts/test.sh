@@ -2,7 +2,8 @@
 # Runs the tests of every module, or of the folders given as arguments. A module
 # that fails does not keep the others from running; the exit code tells.
 #
-# TEST_MINUTES bounds the whole run, compiling included (default 24).
+# TEST_MINUTES bounds the whole run, compiling included (default 24). What failed is
+# told again at the end.
 set -euo pipefail
 scripts="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cd "$scripts/.."
@@ -23,6 +24,11 @@ fi
 # Most of the tests that run side by side wait for a server or for a time: three for
 # two processors leave those less idle.
 beside=$((3 * $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) / 2))
+
+# All output goes to a file, too.
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+exec 3>&1 > >(tee "$log" >&3) 2>&1
 
 # Each go test runs in a process group of its own, which this ends when it is
 # interrupted: otherwise the tests would go on alone.
@@ -47,7 +53,7 @@ for module in "$@"; do
 		limit=(timeout --kill-after=10 "$left")
 	fi
 	status=0
-	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -parallel "$beside" -timeout 20m ./...) &
+	(cd "$module" && exec ${limit[@]+"${limit[@]}"} go test -mod=readonly -race -shuffle=on -parallel "$beside" -timeout 12m ./...) &
 	pid=$!
 	wait "$pid" || status=$?
 	pid=
@@ -58,6 +64,10 @@ for module in "$@"; do
 done
 
 if [ "${#failed[@]}" -gt 0 ]; then
+	sleep 1 # tee may be behind
+	echo "test: what failed, in the order of its output:"
+	# Of a package that ran out of time, the tests that were still running.
+	grep -E '^ *--- FAIL|^FAIL|^panic: |^\s+Test[^ ]+ \([0-9hms.]+\)$|DATA RACE|^test: module|\[build failed\]' "$log" >&3 || true
 	echo "test: FAILED in ${failed[*]}"
 	exit 1
 fi

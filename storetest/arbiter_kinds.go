@@ -67,7 +67,7 @@ func arbiterRefresh(b *bench) {
 	a.Vote = vote
 	ps[0].done(a)
 	row, there := ps[0].row()
-	want := degrade.Member{ID: ps[0].self.Member, Epoch: 7, Beat: row.Beat, Vote: vote, Digest: ps[0].self.Digest}
+	want := degrade.Member{ID: ps[0].self.Member, Epoch: 7, Beat: row.Beat, Vote: vote, Digest: ps[0].self.Digest, App: "storetest", Host: "here"}
 	if !there || row != want || row.Beat == 0 {
 		b.Fatalf("the row after a first refresh is %+v, want %+v", row, want)
 	}
@@ -138,7 +138,7 @@ func arbiterAck(b *bench) {
 	a.Vote = degrade.Vote{Up: true, Incarnation: "v"}
 	ps[0].done(a)
 	row, _ := ps[0].row()
-	want := degrade.Member{ID: ps[0].self.Member, Epoch: 7, Acked: 8, Beat: row.Beat, Vote: a.Vote, Digest: ps[0].self.Digest}
+	want := degrade.Member{ID: ps[0].self.Member, Epoch: 7, Acked: 8, Beat: row.Beat, Vote: a.Vote, Digest: ps[0].self.Digest, App: "storetest", Host: "here"}
 	if row != want || row.Beat == before.Beat {
 		b.Errorf("the row after an ack is %+v, want %+v with another beat than %d", row, want, before.Beat)
 	}
@@ -358,7 +358,7 @@ func arbiterTexts(b *bench) {
 		m := first(p.server())
 		m.Incarnation = inc
 		p.create(m)
-		p.self.Digest = strings.Repeat("0f", 32)
+		p.self.Digest = strings.Repeat("0f", degrade.MaxDigest/2)
 		a := refresh(m)
 		a.Vote = degrade.Vote{Incarnation: inc}
 		p.done(a)

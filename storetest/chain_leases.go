@@ -144,6 +144,13 @@ func placeRenewBatch(b *bench) {
 
 // placeIncarnation: other data refuse what is exclusive, and nothing else.
 func placeIncarnation(b *bench) {
+	b.otherData("plain", b.request)
+	b.otherData("explicit", func(s *side, name tierlock.Name, ttl time.Duration) tierlock.AcquireRequest {
+		return b.explicit(s, name, "job", ttl)
+	})
+}
+
+func (b *bench) otherData(tag string, request func(*side, tierlock.Name, time.Duration) tierlock.AcquireRequest) {
 	p := b.place(3)
 	other := p
 	// A store of several parts joins theirs by commas, and each may look for its own.
@@ -154,7 +161,7 @@ func placeIncarnation(b *bench) {
 		}
 		return strings.Join(parts, ",")
 	}
-	free := b.name("free")
+	free := b.name("free " + tag)
 	for _, inc := range []string{
 		wrong(func(part string) string {
 			if part[0] == '0' {
@@ -167,17 +174,17 @@ func placeIncarnation(b *bench) {
 		wrong(func(part string) string { return part[:len(part)-1] }),
 	} {
 		other.Incarnation = inc
-		_, err := b.try(b.a, at(b.request(b.a, free, long), other))
+		_, err := b.try(b.a, at(request(b.a, free, long), other))
 		b.epochError("Acquire of a free key on other data", err)
 		b.isFree(b.b, free)
 	}
 	for i, epoch := range []uint16{2, 3} { // nor is there something to overwrite
-		h := b.lockAt(b.a, at(b.request(b.a, b.name(fmt.Sprint("held ", i)), long), ofEpoch(p, epoch)), epoch)
+		h := b.lockAt(b.a, at(request(b.a, b.name(fmt.Sprint("held ", tag, i)), long), ofEpoch(p, epoch)), epoch)
 		wrong := h
 		wrong.req.Place = other
 		_, err := b.try(b.a, wrong.req)
 		b.epochError("Acquire by the own lease on other data", err)
-		_, err = b.try(b.b, at(b.request(b.b, h.req.Name, long), other))
+		_, err = b.try(b.b, at(request(b.b, h.req.Name, long), other))
 		b.epochError("Acquire by another on other data", err)
 		_, _, err = b.renewing(b.a, wrong.renewal(2*long))
 		b.epochError("Renew on other data", err)
@@ -194,6 +201,6 @@ func placeIncarnation(b *bench) {
 		wrong = b.renew(b.a, wrong, 2*long, tierlock.LeaseOwned)
 		b.heldBy(b.b, wrong, 1)
 		b.release(b.a, wrong.giveUp(0), tierlock.LeaseOwned)
-		b.lockAt(b.b, at(b.request(b.b, h.req.Name, long), wrong.req.Place), 3)
+		b.lockAt(b.b, at(request(b.b, h.req.Name, long), wrong.req.Place), 3)
 	}
 }

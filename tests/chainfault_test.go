@@ -181,10 +181,12 @@ func TestStartWhileRedisIsDown(t *testing.T) {
 
 // A process that starts while MySQL is down gives no exclusive lock, and takes best
 // effort from Redis; both go on when MySQL is there. So it is for the first process
-// ever, and for one that comes to others, after switches whose records are in Redis.
+// ever, and for one that comes to others, after switches whose records are in Redis:
+// there, too, fences rise over what was held before.
 func TestStartWhileMySQLIsDown(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
+	last := map[string]tierlock.Token{}
 	for _, who := range []string{"the first", "a later one"} {
 		p := rig.NewProxy(t, mysqlAddr(s.mysql))
 		p.Refuse()
@@ -196,6 +198,13 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 		if be.Token().Tier != tierlock.Redis {
 			t.Errorf("%s: best effort from %v", who, be.Token().Tier)
 		}
+		first := mustLock(t, a.Locker, "first", "1", tierlock.Wait(patience))
+		for _, k := range []*tierlock.Lock{be, first} {
+			if was := last[k.Token().Resource]; k.Token().Fence <= was.Fence {
+				t.Errorf("%s: after %v came %v", who, was, k.Token())
+			}
+		}
+		mustUnlock(t, first)
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if k, err := a.TryLock(bg, "x", "1"); err == nil {
 				t.Fatalf("%s: %v without an arbiter", who, k.Token())
@@ -214,57 +223,83 @@ func TestStartWhileMySQLIsDown(t *testing.T) {
 			takesFrom(t, patience, tierlock.MySQL, a)
 			s.redis.Start()
 			takesFrom(t, patience, tierlock.Redis, a)
-			mustUnlock(t, mustLock(t, a.Locker, "be", "1"))
+			for _, resource := range []string{"be", "first"} {
+				k := mustLock(t, a.Locker, resource, "1")
+				last[resource] = k.Token()
+				mustUnlock(t, k)
+			}
 		}
 	}
 }
 
 // Processes that do not agree on what is exclusive say so: in the log, in Status,
-// and by the worth of their holds.
+// and by the worth of their holds. It concerns what they do not agree on, and nothing
+// that only one of them has. Each has as many resources as it may.
 func TestDifferingPolicies(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
-	a := s.join(t)
-	takesFrom(t, patience, tierlock.Redis, a)
-	before := mustLock(t, a.Locker, "x", "before")
-	if !a.Status().Chain.Agreed || before.Guarantee() != tierlock.Exclusive {
-		t.Errorf("alone: %+v, worth %v", a.Status().Chain, before.Guarantee())
-	}
-	odd := s.join(t, func(c *tierlock.Config) { c.Resources[1].Exclusive = true })
-	takesFrom(t, patience, tierlock.Redis, odd)
-	for _, p := range []*chained{a, odd} {
-		rig.Eventually(t, patience, "the difference is noticed", func() bool { return !p.Status().Chain.Agreed })
-		k := mustLock(t, p.Locker, "x", "1")
-		if k.Guarantee() != tierlock.FencedOnly {
-			t.Errorf("worth %v", k.Guarantee())
+	full := func(prefix string) func(c *tierlock.Config) {
+		return func(c *tierlock.Config) {
+			for len(c.Resources) < tierlock.MaxChainResources {
+				c.Resources = append(c.Resources, tierlock.Resource{Name: fmt.Sprint(prefix, len(c.Resources)), Floor: tierlock.MySQL})
+			}
 		}
-		mustUnlock(t, k)
+	}
+	differing := func(p *chained, names ...string) func() bool {
+		return func() bool { return slices.Equal(p.Status().Chain.Differing, names) }
+	}
+	worth := func(p *chained, resource, key string, want tierlock.Guarantee) *tierlock.Lock {
+		t.Helper()
+		k := mustLock(t, p.Locker, resource, key)
+		if k.Guarantee() != want {
+			t.Errorf("%s is worth %v, want %v", resource, k.Guarantee(), want)
+		}
+		return k
+	}
+	also := func(c *tierlock.Config) {
+		c.Resources = append(c.Resources, tierlock.Resource{Name: "also", Exclusive: true, Floor: tierlock.MySQL})
+	}
+	a := s.join(t, also, full("of-a-"))
+	takesFrom(t, patience, tierlock.Redis, a)
+	other := s.join(t, also, full("of-another-"))
+	takesFrom(t, patience, tierlock.Redis, other)
+	before, kept := worth(a, "x", "before", tierlock.Exclusive), worth(a, "also", "kept", tierlock.Exclusive)
+	odd := s.join(t, also, func(c *tierlock.Config) { c.Resources[0].Reentrant = !c.Resources[0].Reentrant })
+	takesFrom(t, patience, tierlock.Redis, odd)
+	for _, p := range []*chained{a, other, odd} {
+		rig.Eventually(t, patience, "the difference is noticed", differing(p, "x"))
+		mustUnlock(t, worth(p, "x", "1", tierlock.FencedOnly))
+		mustUnlock(t, worth(p, "also", "1", tierlock.Exclusive))
 		rig.Eventually(t, patience, "the difference is logged", func() bool { return slices.ContainsFunc(p.log.all(), saysPolicies) })
+	}
+	_, err := a.TryLock(bg, "x", "2", tierlock.RequireGuarantee(tierlock.Exclusive))
+	if wantIs(t, "TryLock", err, tierlock.ErrUnavailable); !contains(err, "another policy") {
+		t.Errorf("the refusal does not say why: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
 	if err := odd.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	rig.Eventually(t, patience, "all agree again", func() bool { return a.Status().Chain.Agreed })
-	if before.Guarantee() != tierlock.FencedOnly {
-		t.Errorf("what was held meanwhile is worth %v", before.Guarantee())
+	rig.Eventually(t, patience, "all agree again", differing(a))
+	if before.Guarantee() != tierlock.FencedOnly || kept.Guarantee() != tierlock.Exclusive {
+		t.Errorf("what was held meanwhile is worth %v and %v", before.Guarantee(), kept.Guarantee())
 	}
 	mustUnlock(t, before)
-	after := mustLock(t, a.Locker, "x", "after")
-	if after.Guarantee() != tierlock.Exclusive {
-		t.Errorf("when all agree again: worth %v", after.Guarantee())
-	}
-	mustUnlock(t, after)
+	mustUnlock(t, kept)
+	mustUnlock(t, worth(a, "x", "after", tierlock.Exclusive))
 }
 
 func saysPolicies(line string) bool { return contains(errors.New(line), "other policies") }
 
 // Scenario 76: fences rise over FLUSHALL, from Redis to MySQL, over FLUSHALL again
-// and back. (FLUSHALL with holds voids exclusion; here is none at that moment.)
+// and back. (FLUSHALL with holds voids exclusion; here is none at that moment.) The
+// clock of Redis is an hour ahead of MySQL's, so that the epoch alone makes them rise.
 func TestFencesRiseOverStoresAndLostData(t *testing.T) {
 	t.Parallel()
-	s := startTwoStores(t)
+	redis, clock := rig.RedisWithClock(t)
+	clock.Step(time.Hour)
+	s := &twoStores{redis: redis, mysql: migratedServer(t)}
 	a, b := s.join(t), s.join(t)
 	takesFrom(t, patience, tierlock.Redis, a, b)
 	last := map[string]tierlock.Token{}

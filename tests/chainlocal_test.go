@@ -1,6 +1,8 @@
 package tests_test
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,8 +12,9 @@ import (
 	"github.com/tierlock/tierlock/localstore"
 )
 
-// Scenario 1, in a chain: keys that are held for long, many callers that time out at
-// them. They are told so, no other store is asked, and nobody votes for a switch.
+// Scenario 1, in a chain: keys that are held for long, callers that do not wait for them,
+// and many that time out. They are told so, no store is called down, no other is asked, and nobody votes
+// for a switch.
 func TestContentionIsNoOutageInAChain(t *testing.T) {
 	t.Parallel()
 	s := startTwoStores(t)
@@ -20,6 +23,11 @@ func TestContentionIsNoOutageInAChain(t *testing.T) {
 	epoch := a.Status().Chain.Epoch
 	for _, resource := range []string{"x", "be"} {
 		k := mustLock(t, a.Locker, resource, "1")
+		for range 10 { // more in a row than the failures of a store that is down
+			_, err := b.TryLock(bg, resource, "1")
+			wantIs(t, "a caller that does not wait", err, tierlock.ErrHeld)
+			wantNotIs(t, "a caller that does not wait", err, tierlock.ErrUnavailable)
+		}
 		var wg sync.WaitGroup
 		for i := range 60 {
 			wg.Go(func() {
@@ -34,10 +42,17 @@ func TestContentionIsNoOutageInAChain(t *testing.T) {
 	if st := b.Status().Chain; st.Epoch != epoch || st.Tier != tierlock.Redis || st.RedisDown {
 		t.Errorf("epoch %d has become %+v", epoch, st)
 	}
+	for _, p := range []*chained{a, b} {
+		if lines := p.log.all(); slices.ContainsFunc(lines, saysOutage) {
+			t.Errorf("a store was called down: %q", lines)
+		}
+	}
 	if n := countSQL(t, mysqlPool(t, s.mysql.DSN("")).DB, "SELECT COUNT(*) FROM lock_record WHERE namespace=?", namespace); n != 0 {
 		t.Errorf("%d locks were taken in MySQL", n)
 	}
 }
+
+func saysOutage(line string) bool { return strings.Contains(line, "store does not answer") }
 
 // Scenario 8: both stores are away, and a lock whose floor is local is given in the
 // process. It is known for what it is; when a store is back the lock goes there, and

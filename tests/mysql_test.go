@@ -113,8 +113,10 @@ func TestPoolIsSharedWithTheBodies(t *testing.T) {
 	inside.Add(conns)
 	for i := range conns {
 		all.Go(func() {
+			entered := sync.OnceFunc(inside.Done)
+			defer entered() // also where the lock was not had
 			err := l.Do(bg, "job", fmt.Sprint(i), func(ctx context.Context) error {
-				inside.Done()
+				entered()
 				inside.Wait()                                                         // all four are held
 				for end := time.Now().Add(4 * time.Second); time.Now().Before(end); { // longer than the TTL
 					tx, err := pool.BeginTx(ctx, nil)

@@ -61,7 +61,7 @@ func (h *host) arbitrate(self degrade.Self, a degrade.Action) degrade.Reply {
 		if x.BeatFromOne {
 			beat = me.Beat + 1
 		}
-		m := degrade.Member{ID: self.Member, Epoch: epoch, Acked: acked, Beat: beat, Vote: a.Vote, Digest: self.Digest}
+		m := degrade.Member{ID: self.Member, Epoch: epoch, Acked: acked, Beat: beat, Vote: a.Vote, Digest: self.Digest, App: self.App, Host: self.Host}
 		if x.VoteForgotten {
 			m.Vote = me.Vote
 		}

@@ -16,6 +16,7 @@ type Broken struct {
 	HeldForGood       bool // a grant that was refused for its epoch keeps the others out
 	LateClears        bool // a grant that comes too late frees what it would take
 	EpochIsError      bool // the refusal is any error
+	StepsBelieved     bool // clients believe a clock that was stepped forward
 	ReleaseSilent     bool // a release in a chain wakes nobody
 	ZeroRefused       bool // a call without a place is refused after a chain
 

@@ -14,10 +14,11 @@ import (
 // that the client is connected to.
 type locks struct {
 	*link
-	name string
-	tier tierlock.Tier
-	at   func() *host
-	opts Options
+	name  string
+	tier  tierlock.Tier
+	at    func() *host
+	opts  Options
+	wires *wires // Redis's
 
 	// The host of the last probe and the data that it had then, under the link's mu.
 	probed *host
@@ -82,22 +83,30 @@ func on[R any](ctx context.Context, s *locks, exec func(h *host) R) (R, error) {
 type outcome[R any] struct {
 	res R
 	err error
+	at  int64 // the server's clock
 }
 
 // Acquire is described by [tierlock.Store].
 func (s *locks) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 	// A real client works this moment out from what it knows of the server's
 	// clock; what matters is that the server judges it.
+	sent, guarded := time.Now(), req.Place.Exclusive && s.wires != nil && !s.opts.Broken.StepsBelieved
 	latest := s.at().now() + req.Budget.Microseconds()
+	if guarded {
+		latest = s.wires.latest(req.Place.Incarnation, sent, latest, req.Budget)
+	}
 	o, err := on(ctx, s, func(h *host) outcome[tierlock.AcquireResult] {
 		if h.readOnly {
 			return outcome[tierlock.AcquireResult]{err: errReadOnly}
 		}
 		res, err := h.locks.acquire(h.clock.now(), latest, h.incarnation, req)
-		return outcome[tierlock.AcquireResult]{res, err}
+		return outcome[tierlock.AcquireResult]{res, err, h.clock.now()}
 	})
 	if err = errors.Join(err, o.err); err != nil {
 		return tierlock.AcquireResult{}, fmt.Errorf("%s: acquire %s: %w", s.name, req.Name, err)
+	}
+	if guarded {
+		s.wires.learn(req.Place.Incarnation, sent, o.at)
 	}
 	return o.res, nil
 }
@@ -160,7 +169,7 @@ func (s *locks) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 		if own == tierlock.LeaseOwned && !(s.opts.Broken.ReleaseSilent && req.Place.Epoch > 0) {
 			h.wakeLocked(req.Name)
 		}
-		return outcome[tierlock.Ownership]{own, err}
+		return outcome[tierlock.Ownership]{res: own, err: err}
 	})
 	if err = errors.Join(err, o.err); err != nil {
 		return 0, fmt.Errorf("%s: release %s: %w", s.name, req.Name, err)
@@ -179,6 +188,7 @@ func (s *locks) Inspect(ctx context.Context, name tierlock.Name) (tierlock.Recor
 
 // Probe is described by [tierlock.Chained].
 func (s *locks) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.ProbeResult, error) {
+	sent := time.Now()
 	o, err := on(ctx, s, func(h *host) outcome[tierlock.ProbeResult] {
 		if h.readOnly {
 			return outcome[tierlock.ProbeResult]{err: errReadOnly}
@@ -190,10 +200,13 @@ func (s *locks) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.
 		if s.opts.Broken.ProbeAnything {
 			res.Incarnation = fmt.Sprint(h.clock.now(), req.Namespace, time.Now().UnixNano())
 		}
-		return outcome[tierlock.ProbeResult]{res: res}
+		return outcome[tierlock.ProbeResult]{res: res, at: h.clock.now()}
 	})
 	if err = errors.Join(err, o.err); err != nil {
 		return tierlock.ProbeResult{}, fmt.Errorf("%s: probe: %w", s.name, err)
+	}
+	if s.wires != nil {
+		s.wires.learn(o.res.Incarnation, sent, o.at)
 	}
 	return o.res, nil
 }

@@ -102,6 +102,12 @@ func (h *host) setClock(step time.Duration, ppm int64) {
 	h.clock.set(step, ppm)
 }
 
+func (h *host) step(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock.set(d, h.clock.ppm)
+}
+
 func (h *host) now() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

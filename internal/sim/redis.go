@@ -51,7 +51,7 @@ func (r *Redis) Client(o ClientOptions) *RedisStore {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &RedisStore{redis: r, host: r.primary, watches: make(map[*watch]struct{})}
-	s.locks = locks{link: newLink(r.opts.Seed, o), name: "simredis", tier: tierlock.Redis, opts: r.opts, at: s.at}
+	s.locks = locks{link: newLink(r.opts.Seed, o), name: "simredis", tier: tierlock.Redis, opts: r.opts, at: s.at, wires: newWires()}
 	r.clients = append(r.clients, s)
 	r.clients = append(r.clients, s)
 	return s
@@ -154,6 +154,9 @@ func (r *Redis) Resume() {
 
 // SetClock steps the primary's clock, which then runs ppm millionths fast.
 func (r *Redis) SetClock(step time.Duration, ppm int64) { r.present().setClock(step, ppm) }
+
+// Step steps the primary's clock.
+func (r *Redis) Step(d time.Duration) { r.present().step(d) }
 
 // Held are the keys that somebody holds on the primary.
 func (r *Redis) Held() []tierlock.Name { return r.present().held() }

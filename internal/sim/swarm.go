@@ -47,12 +47,16 @@ const (
 	Noise // requests and replies are lost, late, double
 
 	AllFaults = 1<<iota - 1
+
+	// RedisStep is not among AllFaults: Redis's clock is stepped forward. A client
+	// that is made after a step may follow it, so none may be made meanwhile.
+	RedisStep FaultKinds = AllFaults + 1
 )
 
 var faultNames = map[FaultKinds]string{
 	RedisOutage: "redis outage", RedisPause: "redis pause", RedisFailover: "redis failover", RedisCut: "redis cut",
 	MySQLOutage: "mysql outage", MySQLPause: "mysql pause", MySQLFailover: "mysql failover", MySQLReadOnly: "mysql read-only",
-	MySQLCut: "mysql cut", Noise: "noise",
+	MySQLCut: "mysql cut", Noise: "noise", RedisStep: "redis clock step",
 }
 
 // Start begins to make faults, by the seed, until Stop. The servers' clocks are
@@ -63,7 +67,7 @@ func (s *Swarm) Start(seed uint64) {
 	if s.Kinds == 0 {
 		s.Kinds = AllFaults
 	}
-	for k := FaultKinds(1); k <= Noise; k <<= 1 {
+	for k := FaultKinds(1); k <= RedisStep; k <<= 1 {
 		if s.Kinds&k != 0 && s.rng.IntN(3) > 0 {
 			s.kinds = append(s.kinds, k)
 		}
@@ -177,6 +181,8 @@ func (s *Swarm) fault() {
 	case RedisPause:
 		s.Redis.Pause()
 		s.until(d, s.Redis.Resume)
+	case RedisStep:
+		s.Redis.Step(d)
 	case MySQLPause:
 		s.MySQL.Pause()
 		s.until(d, s.MySQL.Resume)

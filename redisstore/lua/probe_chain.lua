@@ -2,8 +2,8 @@
 -- keys are safe.
 -- KEYS: 1 the marker, "nonce epoch". ARGV: 1 the nonce of a new one; 2 the latest
 -- epoch known; 3 how long the marker lives, in ms. Replies the replication id, the
--- nonce, the epoch, maxmemory and maxmemory-policy; of the last two the
--- error and '' where they may not be read.
+-- nonce, the epoch, maxmemory and maxmemory-policy; of these two the
+-- error and '' where they may not be read; and the server time in us.
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('READONLY this is no primary')
@@ -21,4 +21,5 @@ if type(memory) == 'string' then
 else
   limit = memory.err
 end
-return {string.match(info, 'master_replid:(%x+)'), nonce, epoch, limit, policy}
+local clock = redis.call('TIME')
+return {string.match(info, 'master_replid:(%x+)'), nonce, epoch, limit, policy, clock[1] * 1000000 + clock[2]}

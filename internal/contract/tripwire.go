@@ -1,0 +1,84 @@
+package contract
+
+import (
+	"sync"
+	"time"
+)
+
+// Tripwire tells that a server's clock was stepped forward, for a server that ends
+// leases by that clock itself: those of others, which are still believed in, may
+// have ended with the step. Times are microseconds, local ones of a clock that goes
+// on in a suspend. It is safe for concurrent use; its zero value knows nothing.
+//
+// What bounds the clock is the least that it can have been ahead at any sample that
+// is remembered. A step back makes that less at once. A step forward makes it more
+// when the samples from before are forgotten, which is TripMemory after the first
+// one from after the step at the least: by then nobody believes any more what was
+// confirmed before it. A clock that is fast by up to a hundredth is believed: see
+// tripDrift.
+type Tripwire struct {
+	mu sync.Mutex
+	// turns are those in which there were samples, in their order. The first is
+	// forgotten when the second is tripTurns old: a step may have come between.
+	turns []tripTurn
+}
+
+// tripTurn is the least of the samples of one turn, without the drift since 0.
+type tripTurn struct{ number, least int64 }
+
+const (
+	tripTurns  = 15
+	tripLength = int64(5 * time.Second / time.Microsecond)
+	// tripDrift is the share of the elapsed time that the server's clock may have
+	// gained since a sample: 1 in so many. It is what the rates of two clocks are
+	// assumed to differ by at most.
+	tripDrift = 100
+
+	// TripMemory is how long at the least, TripMost how long at the most, the
+	// clock is not believed from the first sample after a step forward on.
+	TripMemory = (tripTurns - 1) * time.Duration(tripLength) * time.Microsecond
+	TripMost   = (tripTurns + 1) * time.Duration(tripLength) * time.Microsecond
+)
+
+// Learn takes in a time of the server that was read after sent.
+func (w *Tripwire) Learn(sent, server int64) {
+	number, least := sent/tripLength, server-sent-sent/tripDrift
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.turns); n > 0 && w.turns[n-1].number >= number {
+		last := &w.turns[n-1]
+		last.least = min(last.least, least)
+		return
+	}
+	w.turns = append(w.turns, tripTurn{number, least})
+	old := 0
+	for old+1 < len(w.turns) && w.turns[old+1].number <= number-tripTurns {
+		old++
+	}
+	w.turns = append(w.turns[:0], w.turns[old:]...)
+}
+
+// Explained is the latest time that the server's clock can show at a local time,
+// unless it was stepped forward; false where nothing is known of it.
+func (w *Tripwire) Explained(now int64) (server int64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.turns) == 0 {
+		return 0, false
+	}
+	least := w.turns[0].least
+	for _, t := range w.turns[1:] {
+		least = min(least, t.least)
+	}
+	return now + now/tripDrift + least, true
+}
+
+// Silent is how long there has been no sample, to within some seconds.
+func (w *Tripwire) Silent(now int64) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.turns) == 0 {
+		return 0
+	}
+	return time.Duration(now-w.turns[len(w.turns)-1].number*tripLength) * time.Microsecond
+}

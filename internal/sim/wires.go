@@ -1,0 +1,41 @@
+package sim
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// wires are what one client has seen of the clocks of Redis: one for each data.
+type wires struct {
+	made time.Time
+	mu   sync.Mutex
+	of   map[string]*contract.Tripwire
+}
+
+func newWires() *wires {
+	return &wires{made: time.Now(), of: make(map[string]*contract.Tripwire)}
+}
+
+func (w *wires) at(incarnation string) *contract.Tripwire {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of[incarnation] == nil {
+		w.of[incarnation] = new(contract.Tripwire)
+	}
+	return w.of[incarnation]
+}
+
+func (w *wires) learn(incarnation string, sent time.Time, server int64) {
+	w.at(incarnation).Learn(sent.Sub(w.made).Microseconds(), server)
+}
+
+// latest is the latest time of the server for an exclusive grant, where it would be
+// that without a tripwire.
+func (w *wires) latest(incarnation string, sent time.Time, server int64, budget time.Duration) int64 {
+	if most, known := w.at(incarnation).Explained(sent.Sub(w.made).Microseconds()); known {
+		server = min(server, most+budget.Microseconds())
+	}
+	return server
+}
