@@ -572,39 +572,6 @@ func TestChainEndsAtAnyMoment(t *testing.T) {
 	}
 }
 
-// Members with other policies make all holds FencedOnly, for good where they are
-// held, and an error is logged.
-func TestChainPolicies(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *chainWorld) {
-		a := w.start()
-		chainTakes(t, 2*time.Second, tierlock.Redis, a)
-		k := mustLock(t, a.Locker, "x", "1")
-		b := w.start(func(c *tierlock.Config) { c.Resources[0].Reentrant = false })
-		time.Sleep(3 * time.Second)
-		if k.Guarantee() != tierlock.FencedOnly {
-			t.Errorf("the hold is worth %v beside a member with other policies", k.Guarantee())
-		}
-		if n := len(a.log.lines("tierlock: members of this namespace have other stores or other policies (Exclusive, Floor, Reentrant): holds are fenced-only")); n != 1 {
-			t.Errorf("%d lines", n)
-		}
-		_, err := a.TryLock(bg, "x", "2", tierlock.RequireGuarantee(tierlock.Exclusive))
-		wantIs(t, "TryLock that requires exclusion", err, tierlock.ErrUnavailable)
-		if err := b.Close(bg); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(3 * time.Second)
-		if k.Guarantee() != tierlock.FencedOnly {
-			t.Errorf("the guarantee rose to %v during the hold", k.Guarantee())
-		}
-		mustUnlock(t, k)
-		k = mustLock(t, a.Locker, "x", "2", tierlock.RequireGuarantee(tierlock.Exclusive))
-		if k.Guarantee() != tierlock.Exclusive {
-			t.Errorf("the next is worth %v", k.Guarantee())
-		}
-		mustUnlock(t, k)
-	})
-}
-
 // The options Floor and RequireGuarantee refuse before a store is asked.
 func TestChainOptions(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *chainWorld) {
