@@ -57,7 +57,7 @@ func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {
 		}
 		moved, epoch = moved+c.Moved, max(epoch, c.Epoch)
 	}
-	tiers, nested, writes := map[string]int{}, 0, map[string]int{}
+	tiers, nested, shared, writes := map[string]int{}, 0, h.shared(), map[string]int{}
 	for _, l := range h.handles {
 		tiers[l.Tier]++
 		if l.Inner {
@@ -70,15 +70,15 @@ func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {
 	overlapping, fences := h.loose()
 	t.Logf("%d switches; of best effort %d overlaps and %d fences that did not rise; %d updates lost where nothing keeps them",
 		epoch-1, overlapping, fences, h.lost())
-	t.Logf("locks %v, %d nested, writes %v", tiers, nested, writes)
+	t.Logf("locks %v, %d nested, %d of explicit holders together, writes %v", tiers, nested, shared, writes)
 	// Else the faults have met nothing.
 	seconds := int(lasting / time.Second)
 	if suspect > time.Second {
 		tiers["mysql"]++ // a failover may be over before anybody calls Redis down
 	}
-	if len(h.handles) < 3*seconds || nested == 0 || ends["x unlocked: ok"] == 0 || ends["x refused: unavailable"] == 0 || epoch < 2 ||
+	if len(h.handles) < 3*seconds || nested == 0 || shared == 0 || ends["x unlocked: ok"] == 0 || ends["x refused: unavailable"] == 0 || epoch < 2 ||
 		tiers["redis"] == 0 || tiers["mysql"] == 0 || len(writes) != len(registers) {
-		t.Errorf("too little has happened: locks %v, %d nested, %v, writes %v, epoch %d", tiers, nested, ends, writes, epoch)
+		t.Errorf("too little has happened: locks %v, %d nested, %d together, %v, writes %v, epoch %d", tiers, nested, shared, ends, writes, epoch)
 	}
 	if seconds >= 60 && (moved == 0 || ends["x unlocked: lost"] == 0) {
 		t.Errorf("no hold has moved, or none was lost: %d, %v", moved, ends)

@@ -42,6 +42,7 @@ const exclusiveResource = "x"
 
 const (
 	chainWorkers, chainCampers = 10, 3 // campers are among them
+	chainTeams                 = 2     // keys that are taken by explicit holders
 	longestChainTTL            = 4 * time.Second
 )
 
@@ -57,6 +58,10 @@ var chainChaosResources = []struct {
 // for the first to lose it.
 func chainCamp(i int) string { return fmt.Sprint("camp", i) }
 
+// chainTeam is what explicit holders want, and enter where it is theirs: three ids, which
+// all processes use.
+func chainTeam(i int) string { return fmt.Sprint("team", i) }
+
 // chainKeys are all keys of a resource.
 func chainKeys(resource int) (keys []string) {
 	for i := range chainChaosResources[resource].keys {
@@ -65,6 +70,9 @@ func chainKeys(resource int) (keys []string) {
 	if resource == 0 {
 		for i := range chainCampers {
 			keys = append(keys, chainCamp(i))
+		}
+		for i := range chainTeams {
+			keys = append(keys, chainTeam(i))
 		}
 	}
 	return keys
@@ -261,6 +269,11 @@ func (c *chainSide) round(r *rand.Rand, worker int) {
 	if worker < chainCampers {
 		h.Key, h.work, wait = chainCamp(worker), span(r, time.Second, 12*time.Second), tierlock.Wait(10*time.Second)
 	}
+	opts := []tierlock.Option{wait}
+	if worker >= chainCampers && res.Exclusive && r.IntN(4) == 0 {
+		h.Key, h.Holder = chainTeam(r.IntN(chainTeams)), fmt.Sprint("h", r.IntN(3))
+		opts = append(opts, tierlock.Holder(h.Holder))
+	}
 	ctx, cancel := context.WithCancel(bg)
 	defer cancel()
 	if r.IntN(6) == 0 { // in the wait, or in the hold
@@ -270,11 +283,11 @@ func (c *chainSide) round(r *rand.Rand, worker int) {
 	h.Called = machineTime()
 	switch r.IntN(5) {
 	case 0:
-		h.locked(c.locker.TryLock(ctx, h.Resource, h.Key))
+		h.locked(c.locker.TryLock(ctx, h.Resource, h.Key, opts[1:]...))
 	case 1:
-		h.do(ctx, wait)
+		h.do(ctx, opts...)
 	default:
-		h.locked(c.locker.Lock(ctx, h.Resource, h.Key, wait))
+		h.locked(c.locker.Lock(ctx, h.Resource, h.Key, opts...))
 	}
 }
 
