@@ -22,9 +22,11 @@ import (
 type chainStage struct {
 	t        *testing.T
 	mysql    *rig.MariaDBServer
+	replica  *rig.MariaDBServer // of it, nil where it has none, or none any more
 	alone    *rig.RedisServer
 	sentinel *rig.Sentinel // nil where Redis is alone
-	db       *sql.DB       // past the proxies
+	past     *rig.Proxy    // to MySQL, without faults: past those of the workers
+	db       *sql.DB       // by it
 
 	links [2 * chainProcesses][]*rig.Proxy // by chainLink: to each server of the store
 	down  *rig.RedisServer                 // that is stopped, or was killed
@@ -44,15 +46,21 @@ func kindOf(seed uint64) (sentinel bool, suspect time.Duration) {
 	return false, switchTimes.Suspect
 }
 
-func newChainStage(t *testing.T, sentinel bool) *chainStage {
+// newChainStage starts the servers; with replica MySQL can fail over once.
+func newChainStage(t *testing.T, sentinel, replica bool) *chainStage {
 	s := &chainStage{t: t}
 	if sentinel {
 		s.sentinel = rig.StartSentinel(t)
 	} else {
 		s.alone = rig.Redis(t)
 	}
-	s.mysql = migratedServer(t)
-	s.db = mysqlPool(t, s.mysql.DSN("")).DB
+	if replica {
+		s.mysql, s.replica = replicated(t)
+	} else {
+		s.mysql = migratedServer(t)
+	}
+	s.past = rig.NewProxy(t, mysqlAddr(s.mysql))
+	s.db = mysqlPool(t, s.mysql.DSNVia(s.past.Addr, "")).DB
 	execSQL(t, s.db, registerSchema)
 	execSQL(t, s.db, mysqlstore.GuardSchema())
 	for i, res := range chainChaosResources {
@@ -100,7 +108,7 @@ func (s *chainStage) all() (all []*rig.Proxy) {
 // aim puts the ways of a process into its configuration.
 func (s *chainStage) aim(cfg *chainChaosConfig, process int) {
 	cfg.MySQL = s.mysql.DSNVia(s.links[chainLink(process, 1)][0].Addr, mysqlParams)
-	cfg.Direct = s.mysql.DSN("timeout=500ms&readTimeout=1s&writeTimeout=1s&clientFoundRows=true")
+	cfg.Direct = s.mysql.DSNVia(s.past.Addr, "timeout=500ms&readTimeout=1s&writeTimeout=1s&clientFoundRows=true")
 	to := s.links[chainLink(process, 0)]
 	if s.sentinel == nil {
 		cfg.Redis = []string{to[0].Addr}
@@ -171,8 +179,12 @@ func (s *chainStage) do(st step) bool {
 		s.mysql.Stop()
 		s.mysqlDown = true
 	case startMySQL:
-		s.mysql.Start()
-		s.mysqlDown = false
+		if s.mysqlDown { // else there was a failover meanwhile
+			s.mysql.Start()
+			s.mysqlDown = false
+		}
+	case failOverMySQL:
+		s.failOver()
 	default:
 		return false
 	}

@@ -35,6 +35,8 @@ type chainChaosConfig struct {
 	Dir     string // of the plain registers
 	History string // file, written as it goes
 	Breaks  string // the rule that its stores break, see breakers
+	// Patience is how long each key may take at the end, when all faults are over.
+	Patience time.Duration
 }
 
 // exclusiveResource is the one whose locks exclude; best effort is the other.
@@ -311,7 +313,7 @@ func (c *chainSide) lockAll() {
 		}
 	}
 	wg.Wait()
-	for end := time.Now().Add(2 * patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(c.cfg.Patience + patience); ; time.Sleep(10 * time.Millisecond) {
 		st := c.locker.Status()
 		if st.Holds+st.Waiters+st.Undos == 0 {
 			return
@@ -323,10 +325,9 @@ func (c *chainSide) lockAll() {
 	}
 }
 
-// lockOnce takes and frees a key within patience, over switches that may be under
-// way still.
+// lockOnce takes and frees a key, over switches that may be under way still.
 func (c *chainSide) lockOnce(resource, key string) error {
-	ctx, cancel := context.WithTimeout(bg, patience)
+	ctx, cancel := context.WithTimeout(bg, c.cfg.Patience)
 	defer cancel()
 	for {
 		k, err := c.locker.Lock(ctx, resource, key, tierlock.UntilDone())
