@@ -37,7 +37,7 @@ func TestChainChaosChecker(t *testing.T) {
 		"entered by its holder from elsewhere": {func(a, b *chainHandle) {
 			a.Holder, b.Holder, b.Fence, b.Called, b.Returned = "h", "h", 10, 10*ms, 12*ms
 		}, nil},
-		"entered by its holder when it was lost": {func(a, b *chainHandle) { a.Holder, b.Holder, b.Fence = "h", "h", 10 }, nil},
+		"entered by its holder when it was lost": {func(a, b *chainHandle) { a.Holder, b.Holder, b.Fence, b.Called = "h", "h", 10, 60*ms }, nil},
 		"entered by another holder": {func(a, b *chainHandle) {
 			a.Holder, b.Holder, b.Fence, b.Called, b.Returned = "h", "i", 10, 10*ms, 12*ms
 		}, []string{overlap, order, "one fence twice"}},
