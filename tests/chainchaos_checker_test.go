@@ -34,6 +34,16 @@ func TestChainChaosChecker(t *testing.T) {
 		"entered": {func(a, b *chainHandle) { // and left after the outer handle
 			b.Proc, b.ID, b.Fence, b.Called, b.Returned = 0, "a", 10, 10*ms, 12*ms
 		}, nil},
+		"entered by its holder from elsewhere": {func(a, b *chainHandle) {
+			a.Holder, b.Holder, b.Fence, b.Called, b.Returned = "h", "h", 10, 10*ms, 12*ms
+		}, nil},
+		"entered by its holder when it was lost": {func(a, b *chainHandle) { a.Holder, b.Holder, b.Fence, b.Called = "h", "h", 10, 60*ms }, nil},
+		"entered by another holder": {func(a, b *chainHandle) {
+			a.Holder, b.Holder, b.Fence, b.Called, b.Returned = "h", "i", 10, 10*ms, 12*ms
+		}, []string{overlap, order, "one fence twice"}},
+		"entered by its holder under another fence": {func(a, b *chainHandle) {
+			a.Holder, b.Holder, b.Called, b.Returned = "h", "h", 10*ms, 12*ms
+		}, []string{overlap, order}},
 		"entered when it was over": {func(a, b *chainHandle) { b.Proc, b.ID, b.Fence, b.Called = 0, "a", 10, 60*ms }, []string{order}},
 	} {
 		a, b := a, b

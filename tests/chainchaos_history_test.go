@@ -119,13 +119,14 @@ func (h *chainHistory) violations() []violation {
 type lockInput struct {
 	end    bool   // else a lock was given
 	hold   string // which all handles that entered it share
+	shared bool   // it is an explicit holder's
 	fence  uint64
 	before uint64 // the fence before it, of those that were given at all
 }
 
 type lockState struct {
-	hold    string // "" while it is free
-	handles int
+	hold    string // the last one
+	handles int    // 0 while it is free
 	fence   uint64
 }
 
@@ -134,24 +135,22 @@ type lockState struct {
 // last moment at which that was believed in and, where it was given back, before the
 // call returned. Since all that were given must have a place in the order, each
 // comes right after the one with the next smaller fence: so the search is short.
+//
+// The hold of an explicit holder may be entered for as long as a store has it, which
+// may be for a while after all belief in it has ended.
 var fencedMutex = porcupine.Model{
 	Init: func() any { return lockState{} },
 	Step: func(state, input, _ any) (bool, any) {
 		s, in := state.(lockState), input.(lockInput)
 		switch {
 		case in.end:
-			if s.hold != in.hold {
-				return false, s
-			}
-			if s.handles--; s.handles == 0 {
-				s.hold = ""
-			}
-			return true, s
-		case s.hold == in.hold:
+			s.handles--
+			return s.hold == in.hold && s.handles >= 0, s
+		case s.hold == in.hold && (s.handles > 0 || in.shared):
 			s.handles++
 			return s.fence == in.fence, s
 		}
-		return s.hold == "" && s.fence == in.before && in.fence > s.fence, lockState{in.hold, 1, in.fence}
+		return s.handles == 0 && s.fence == in.before && in.fence > s.fence, lockState{in.hold, 1, in.fence}
 	},
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
@@ -173,6 +172,9 @@ func linearizable(handles []chainHandle) string {
 			continue
 		}
 		in := lockInput{hold: fmt.Sprint(l.Proc, "/", l.ID), fence: l.Fence}
+		if l.Holder != "" { // of all processes
+			in.hold, in.shared = fmt.Sprint(l.Holder, "/", l.Fence), true
+		}
 		if at, _ := slices.BinarySearch(fences, l.Fence); at > 0 {
 			in.before = fences[at-1]
 		}
@@ -231,6 +233,23 @@ func (h *chainHistory) loose() (overlapping, fences int) {
 		fences += len(fenceViolations(key, locks))
 	}
 	return overlapping, fences
+}
+
+// shared counts the handles that entered the hold of an explicit holder in another way
+// than through its context.
+func (h *chainHistory) shared() (n int) {
+	holds := map[string]string{} // by key, holder and fence
+	for _, l := range h.handles {
+		if l.Holder == "" || l.Inner {
+			continue
+		}
+		hold := fmt.Sprint(l.Key, "/", l.Holder, "/", l.Fence)
+		if id, known := holds[hold]; known && id != l.ID {
+			n++
+		}
+		holds[hold] = l.ID
+	}
+	return n
 }
 
 // late is how long after the look at the lock the write came at most.

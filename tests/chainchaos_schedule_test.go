@@ -20,6 +20,8 @@ const (
 	crashMySQL  deed = "crash MySQL"
 	closeMySQL  deed = "close MySQL"
 	startMySQL  deed = "start MySQL"
+	// failOverMySQL: the primary is no more, its replica takes its place. Once at most.
+	failOverMySQL deed = "fail over MySQL"
 )
 
 // chainProcesses is how many workers there are, each with a proxy to each store.
@@ -40,6 +42,11 @@ func chainSchedule(seed uint64, lasting time.Duration) []step {
 	line(100, func(r *rand.Rand) []step { return chainRedisLine(r, lasting) })
 	line(200, func(r *rand.Rand) []step { return chainMySQLLine(r, lasting) })
 	line(300, func(r *rand.Rand) []step { return chainProcessLine(r, lasting) })
+	if seed/4%2 == 1 {
+		line(400, func(r *rand.Rand) []step {
+			return []step{{At: span(r, 15*time.Second, 40*time.Second), What: failOverMySQL}}
+		})
+	}
 	steps = slices.DeleteFunc(steps, func(s step) bool { return s.At >= lasting })
 	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.At, b.At) })
 	return steps
@@ -215,6 +222,9 @@ func TestChainChaosSchedule(t *testing.T) {
 			}
 			open[line] = begins
 		}
+	}
+	if n := seen[failOverMySQL]; n < 5 || n > 15 {
+		t.Errorf("MySQL fails over in %d of 20 schedules", n)
 	}
 	for _, what := range []deed{setFault, reset, cut, refuse, accept, stopProcess, goOn, killProcess, pauseServer, resumeServer,
 		crashServer, startServer, pauseMySQL, resumeMySQL, crashMySQL, closeMySQL, startMySQL} {

@@ -3,6 +3,7 @@ package tests_test
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,8 +15,8 @@ const chainSeeds = "testdata/chain-seeds"
 
 // Three processes work over a chain of Redis and MySQL while a schedule of faults goes
 // on: in each process's link to each store, in both servers, which are stopped, killed
-// and started again (Redis comes back empty), and in the processes, which are stopped,
-// and killed and replaced. Locks of an exclusive resource are never believed in by
+// and started again (Redis comes back empty), or fail over, and in the processes, which
+// are stopped, and killed and replaced. Locks of an exclusive resource are never believed in by
 // two, whatever happens; their fences rise, over both stores; what they protect loses
 // no update; and when all is over nothing is left. To repeat a schedule:
 //
@@ -28,7 +29,8 @@ func TestChainChaos(t *testing.T) {
 func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {
 	steps := chainSchedule(seed, lasting)
 	sentinel, suspect := kindOf(seed)
-	t.Logf("%d steps, Sentinel: %t, probes %v apart; to repeat: go test -race -run 'TestChainChaos$' . -chaos.seed %d -chaos.for %v", len(steps), sentinel, suspect, seed, lasting)
+	failover := slices.ContainsFunc(steps, failsOver)
+	t.Logf("%d steps, Sentinel: %t, probes %v apart, failover of MySQL: %t; to repeat: go test -race -run 'TestChainChaos$' . -chaos.seed %d -chaos.for %v", len(steps), sentinel, suspect, failover, seed, lasting)
 	begin := machineTime()
 	need := lasting
 	t.Cleanup(func() {
@@ -57,7 +59,7 @@ func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {
 		}
 		moved, epoch = moved+c.Moved, max(epoch, c.Epoch)
 	}
-	tiers, nested, writes := map[string]int{}, 0, map[string]int{}
+	tiers, nested, shared, writes := map[string]int{}, 0, h.shared(), map[string]int{}
 	for _, l := range h.handles {
 		tiers[l.Tier]++
 		if l.Inner {
@@ -70,15 +72,22 @@ func chainChaos(t *testing.T, seed uint64, lasting time.Duration) {
 	overlapping, fences := h.loose()
 	t.Logf("%d switches; of best effort %d overlaps and %d fences that did not rise; %d updates lost where nothing keeps them",
 		epoch-1, overlapping, fences, h.lost())
-	t.Logf("locks %v, %d nested, writes %v", tiers, nested, writes)
+	t.Logf("locks %v, %d nested, %d of explicit holders together, writes %v", tiers, nested, shared, writes)
 	// Else the faults have met nothing.
-	seconds := int(lasting / time.Second)
+	working := lasting
+	if failover { // what is exclusive is not given in the pause after it
+		working = max(0, lasting-hardPause)
+	}
+	if seconds := int(lasting / time.Second); failover && seconds >= 60 && epoch < 17 {
+		t.Errorf("the last epoch is %d: no failover of MySQL was noticed", epoch)
+	}
+	seconds := int(working / time.Second)
 	if suspect > time.Second {
 		tiers["mysql"]++ // a failover may be over before anybody calls Redis down
 	}
-	if len(h.handles) < 3*seconds || nested == 0 || ends["x unlocked: ok"] == 0 || ends["x refused: unavailable"] == 0 || epoch < 2 ||
+	if len(h.handles) < 3*seconds || nested == 0 || shared == 0 || ends["x unlocked: ok"] == 0 || ends["x refused: unavailable"] == 0 || epoch < 2 ||
 		tiers["redis"] == 0 || tiers["mysql"] == 0 || len(writes) != len(registers) {
-		t.Errorf("too little has happened: locks %v, %d nested, %v, writes %v, epoch %d", tiers, nested, ends, writes, epoch)
+		t.Errorf("too little has happened: locks %v, %d nested, %d together, %v, writes %v, epoch %d", tiers, nested, shared, ends, writes, epoch)
 	}
 	if seconds >= 60 && (moved == 0 || ends["x unlocked: lost"] == 0) {
 		t.Errorf("no hold has moved, or none was lost: %d, %v", moved, ends)
@@ -105,8 +114,11 @@ func chainReport(t *testing.T, begin int64, found []violation) (first time.Durat
 func chainChaosRun(t *testing.T, steps []step, lasting time.Duration, cfg chainChaosConfig) (h chainHistory, counts []chainCounts) {
 	var sentinel bool
 	sentinel, cfg.Suspect = kindOf(cfg.Seed)
-	s := newChainStage(t, sentinel)
-	cfg.Dir = t.TempDir()
+	failover := slices.ContainsFunc(steps, failsOver)
+	s := newChainStage(t, sentinel, failover)
+	if cfg.Dir, cfg.Patience = t.TempDir(), patience; failover {
+		cfg.Patience += hardPause
+	}
 	var files []string
 	start := func(process int) *rig.Process {
 		cfg := cfg
@@ -154,7 +166,7 @@ func chainChaosRun(t *testing.T, steps []step, lasting time.Duration, cfg chainC
 		p.Send("stop")
 	}
 	for _, p := range processes {
-		p.Expect("worked", 5*patience)
+		p.Expect("worked", cfg.Patience+4*patience)
 	}
 	if cfg.Breaks == "" {
 		s.leavesNothing()

@@ -58,7 +58,7 @@ func (h *chainWork) locked(k *tierlock.Lock, err error) {
 // reenter enters the hold once more, and leaves it.
 func (h *chainWork) reenter(k *tierlock.Lock) {
 	in := h.c.handle(h.r, h.res, h.Key)
-	in.Inner, in.work, in.Called = true, workTime(h.r)/4, machineTime()
+	in.Inner, in.Holder, in.work, in.Called = true, h.Holder, workTime(h.r)/4, machineTime()
 	inner, err := h.c.locker.Lock(k.Context(), h.Resource, h.Key)
 	if err == nil && h.ID != inner.Token().ID && k.Err() == nil {
 		h.c.complain("%s/%s: nested in %s, given %s", h.Resource, h.Key, h.ID, inner.Token().ID)
@@ -95,9 +95,10 @@ func (h *chainWork) given(t tierlock.Token) {
 	h.note()
 }
 
-// begin reads the register of the key, which must be done under the lock.
+// begin reads the register of the key, which must be done under the lock. Campers have
+// none, and no explicit holder has one for itself.
 func (h *chainWork) begin(ctx context.Context) {
-	if h.Inner || h.Key[0] == 'c' {
+	if h.Inner || h.Holder != "" || h.Key[0] == 'c' {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

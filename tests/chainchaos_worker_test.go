@@ -35,6 +35,8 @@ type chainChaosConfig struct {
 	Dir     string // of the plain registers
 	History string // file, written as it goes
 	Breaks  string // the rule that its stores break, see breakers
+	// Patience is how long each key may take at the end, when all faults are over.
+	Patience time.Duration
 }
 
 // exclusiveResource is the one whose locks exclude; best effort is the other.
@@ -42,6 +44,7 @@ const exclusiveResource = "x"
 
 const (
 	chainWorkers, chainCampers = 10, 3 // campers are among them
+	chainTeams                 = 2     // keys that are taken by explicit holders
 	longestChainTTL            = 4 * time.Second
 )
 
@@ -57,6 +60,10 @@ var chainChaosResources = []struct {
 // for the first to lose it.
 func chainCamp(i int) string { return fmt.Sprint("camp", i) }
 
+// chainTeam is what explicit holders want, and enter where it is theirs: three ids, which
+// all processes use.
+func chainTeam(i int) string { return fmt.Sprint("team", i) }
+
 // chainKeys are all keys of a resource.
 func chainKeys(resource int) (keys []string) {
 	for i := range chainChaosResources[resource].keys {
@@ -65,6 +72,9 @@ func chainKeys(resource int) (keys []string) {
 	if resource == 0 {
 		for i := range chainCampers {
 			keys = append(keys, chainCamp(i))
+		}
+		for i := range chainTeams {
+			keys = append(keys, chainTeam(i))
 		}
 	}
 	return keys
@@ -261,6 +271,11 @@ func (c *chainSide) round(r *rand.Rand, worker int) {
 	if worker < chainCampers {
 		h.Key, h.work, wait = chainCamp(worker), span(r, time.Second, 12*time.Second), tierlock.Wait(10*time.Second)
 	}
+	opts := []tierlock.Option{wait}
+	if worker >= chainCampers && res.Exclusive && r.IntN(4) == 0 {
+		h.Key, h.Holder = chainTeam(r.IntN(chainTeams)), fmt.Sprint("h", r.IntN(3))
+		opts = append(opts, tierlock.Holder(h.Holder))
+	}
 	ctx, cancel := context.WithCancel(bg)
 	defer cancel()
 	if r.IntN(6) == 0 { // in the wait, or in the hold
@@ -270,11 +285,11 @@ func (c *chainSide) round(r *rand.Rand, worker int) {
 	h.Called = machineTime()
 	switch r.IntN(5) {
 	case 0:
-		h.locked(c.locker.TryLock(ctx, h.Resource, h.Key))
+		h.locked(c.locker.TryLock(ctx, h.Resource, h.Key, opts[1:]...))
 	case 1:
-		h.do(ctx, wait)
+		h.do(ctx, opts...)
 	default:
-		h.locked(c.locker.Lock(ctx, h.Resource, h.Key, wait))
+		h.locked(c.locker.Lock(ctx, h.Resource, h.Key, opts...))
 	}
 }
 
@@ -298,7 +313,7 @@ func (c *chainSide) lockAll() {
 		}
 	}
 	wg.Wait()
-	for end := time.Now().Add(2 * patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(c.cfg.Patience + patience); ; time.Sleep(10 * time.Millisecond) {
 		st := c.locker.Status()
 		if st.Holds+st.Waiters+st.Undos == 0 {
 			return
@@ -310,10 +325,9 @@ func (c *chainSide) lockAll() {
 	}
 }
 
-// lockOnce takes and frees a key within patience, over switches that may be under
-// way still.
+// lockOnce takes and frees a key, over switches that may be under way still.
 func (c *chainSide) lockOnce(resource, key string) error {
-	ctx, cancel := context.WithTimeout(bg, patience)
+	ctx, cancel := context.WithTimeout(bg, c.cfg.Patience)
 	defer cancel()
 	for {
 		k, err := c.locker.Lock(ctx, resource, key, tierlock.UntilDone())

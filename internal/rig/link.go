@@ -82,13 +82,13 @@ func (l *link) connect() {
 	for !l.dead && !p.forwardsLocked(ToServer) {
 		l.pipes[ToServer].changed.Wait()
 	}
-	dead := l.dead
+	dead, target := l.dead, p.target
 	p.mu.Unlock()
 	if dead {
 		return
 	}
 	dialer := net.Dialer{Timeout: dialWithin}
-	conn, err := dialer.DialContext(p.ctx, "tcp", p.target)
+	conn, err := dialer.DialContext(p.ctx, "tcp", target)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

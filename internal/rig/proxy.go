@@ -36,7 +36,6 @@ type Proxy struct {
 	Addr string
 
 	t      testing.TB
-	target string
 	ctx    context.Context // ends with the proxy; bounds dials
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -44,7 +43,8 @@ type Proxy struct {
 	lsn sync.Mutex // held through Refuse, Accept and Cut
 
 	mu        sync.Mutex // guards all below and every link
-	ln        *listener  // nil while refusing
+	target    string
+	ln        *listener // nil while refusing
 	closed    bool
 	faults    [2]Fault // by direction
 	holds     int      // HoldReply not released yet
@@ -75,6 +75,14 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	t.Cleanup(p.close)
 	p.serve(ln)
 	return p
+}
+
+// Aim makes another server the target of the links that are not connected yet, as a
+// failover does. Present ones stay; Cut ends them.
+func (p *Proxy) Aim(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
 }
 
 // Refuse closes the listener: new connections are refused. Present ones stay;

@@ -61,6 +61,23 @@ func TestProxyPass(t *testing.T) {
 	rig.Eventually(t, soon, "no connection left", func() bool { return p.Conns() == 0 && s.present() == 0 })
 }
 
+func TestProxyAim(t *testing.T) {
+	_, p, c := behind(t)
+	other := newEchoServer(t)
+	p.Aim(other.addr)
+	c.send("first")
+	c.want("first")
+	if n := other.accepted(); n != 0 {
+		t.Errorf("the present connection came to the other server %d times", n)
+	}
+	d := dial(t, p.Addr)
+	d.send("second")
+	d.want("second")
+	if n := other.accepted(); n != 1 {
+		t.Errorf("%d connections came to the other server, want 1", n)
+	}
+}
+
 func TestProxyLargeStream(t *testing.T) {
 	_, p, c := behind(t)
 	// More than the proxy and the sockets' buffers keep, in both directions at

@@ -19,9 +19,8 @@ const formWithin = 60 * time.Second
 //
 // Which node is the primary changes; each of them may be killed, paused,
 // resumed and started by its own methods. A node that is started again comes
-// with the arguments of its first start: a former primary as an empty primary,
-// a former replica as one of the first primary, until the sentinels tell it
-// otherwise.
+// empty, and as what it last was: its part is in its configuration file, which it
+// rewrites when the sentinels tell it another one.
 type Sentinel struct {
 	// Master is the name of the set, for ClientOption.Sentinel.MasterSet.
 	Master string
@@ -40,12 +39,12 @@ func StartSentinel(t testing.TB, args ...string) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Master: "mymaster", t: t}
 	for i := range 3 {
-		s.Nodes = append(s.Nodes, startRedis(t, newRedis("redis-server"), func(*RedisServer) ([]string, error) {
-			all := []string{"--repl-diskless-sync-delay", "0"}
+		s.Nodes = append(s.Nodes, startRedis(t, newRedis("redis-server"), func(n *RedisServer) ([]string, error) {
+			part := ""
 			if i > 0 {
-				all = append(all, "--replicaof", "127.0.0.1 "+fmt.Sprint(s.Nodes[0].Port))
+				part = fmt.Sprintf("replicaof 127.0.0.1 %d\n", s.Nodes[0].Port)
 			}
-			return append(all, args...), nil
+			return append([]string{"--repl-diskless-sync-delay", "0"}, args...), n.configure(part)
 		}))
 	}
 	for range 3 {
@@ -64,15 +63,20 @@ func StartSentinel(t testing.TB, args ...string) *Sentinel {
 
 // sentinelArgs writes the file that a sentinel keeps its state in.
 func (s *Sentinel) sentinelArgs(n *RedisServer) ([]string, error) {
-	n.conf = filepath.Join(n.Dir, "sentinel.conf")
 	text := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
 		"sentinel down-after-milliseconds %[1]s 1000\n"+
 		"sentinel failover-timeout %[1]s 3000\n"+
 		"sentinel parallel-syncs %[1]s 1\n", s.Master, s.Nodes[0].Port)
-	if err := os.WriteFile(n.conf, []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("rig: %w", err)
+	return []string{"--sentinel"}, n.configure(text)
+}
+
+// configure writes the file that the server rewrites.
+func (s *RedisServer) configure(text string) error {
+	s.conf = filepath.Join(s.Dir, "redis.conf")
+	if err := os.WriteFile(s.conf, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("rig: %w", err)
 	}
-	return []string{"--sentinel"}, nil
+	return nil
 }
 
 // Addrs are the sentinels' addresses, for ClientOption.InitAddress.

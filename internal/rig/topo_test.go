@@ -133,3 +133,19 @@ func TestClusterFailover(t *testing.T) {
 		t.Errorf("foo is at %s after its former owner came back", n.Addr)
 	}
 }
+
+// A replica that was promoted, and starts again before anybody has missed it, is still a
+// primary: as a replica of the former one, which follows it, it would be in a ring, and
+// no sentinel ends that.
+func TestSentinelPromotedNodeStartsAgain(t *testing.T) {
+	t.Parallel()
+	s := rig.StartSentinel(t)
+	old := s.Primary()
+	old.Kill()
+	s.NewPrimary(old)
+	old.Start()
+	p := s.Healthy()
+	p.Kill()
+	p.Start()
+	s.Healthy()
+}
