@@ -84,7 +84,7 @@ func TestGivenUpBeforeTheEvent(t *testing.T) {
 		s := &slowReleases{}
 		l := insideLocker(t, s)
 		defer l.Close(context.Background())
-		c := &chain{locker: l, redis: l.store, holds: map[degrade.HoldID]*chainHold{}}
+		c := &chain{locker: l, redis: l.store, mysql: l.store, holds: map[degrade.HoldID]*chainHold{}}
 		here := degrade.Ticket{Epoch: 3, Tier: degrade.Redis, Incarnation: "a"}
 		there := degrade.Ticket{Epoch: 4, Tier: degrade.Redis, Incarnation: "b"}
 		h := &chainHold{chain: c, id: "l", exclusive: true, ttl: 10 * time.Second, hold: &hold{locker: l, name: Name{"ns", "job", "k"}},
@@ -132,7 +132,7 @@ func TestModeKnownAfterTheGrant(t *testing.T) {
 		l := insideLocker(t, &slowReleases{})
 		defer l.Close(context.Background())
 		arbiter := &lateArbiter{}
-		c := &chain{locker: l, origin: watchdog.Now(), redis: l.store, holds: map[degrade.HoldID]*chainHold{}}
+		c := &chain{locker: l, origin: watchdog.Now(), redis: l.store, mysql: l.store, holds: map[degrade.HoldID]*chainHold{}}
 		c.run = degrade.NewRunner(degrade.RunnerConfig{
 			Machine: degrade.Config{Member: "m"}, Arbiter: arbiter, CallTimeout: time.Second,
 			Probe: func(context.Context, uint16) (string, error) { return "a", nil },
