@@ -155,16 +155,18 @@ func TestChainFigures(t *testing.T) {
 		{"one member is killed with Redis", periods, true},
 		{"one member is killed with Redis, and permits of 15 s", short, true},
 	} {
-		var away, back, failed, lost []float64
-		for range *figuresRounds {
-			a, b, f, n := figureRound(t, c.periods, c.dead)
-			away, back = append(away, a.Seconds()), append(back, b.Seconds())
-			failed, lost = append(failed, float64(f)), append(lost, float64(n))
-		}
-		t.Logf("%s: no grant for %s s when Redis is killed, %s s at the return; calls failed: %s; of %d held locks lost: %s", c.what,
-			medianWorst(away), medianWorst(back), medianWorst(failed), figureHolds, medianWorst(lost))
+		t.Run(c.what, func(t *testing.T) {
+			var away, back, failed, lost []float64
+			for range *figuresRounds {
+				a, b, f, n := figureRound(t, c.periods, c.dead)
+				away, back = append(away, a.Seconds()), append(back, b.Seconds())
+				failed, lost = append(failed, float64(f)), append(lost, float64(n))
+			}
+			t.Logf("no grant for %s s when Redis is killed, %s s at the return; calls failed: %s; of %d held locks lost: %s",
+				medianWorst(away), medianWorst(back), medianWorst(failed), figureHolds, medianWorst(lost))
+		})
 	}
-	figureCost(t)
+	t.Run("cost", figureCost)
 }
 
 func medianWorst(v []float64) string {
