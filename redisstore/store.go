@@ -227,11 +227,11 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	}
 	var msg message
 	msg.acquire(req)
-	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
 		return none, err
 	}
+	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
 	clock, wire := s.clocks.of(msg.slot), s.guard(sent, req.Place, msg.slot)
 	era := s.clocks.era.Load()
 	began := sent
