@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 	if got := p.Contestants("redis"); len(got) != 8 || got[0] != "tierlock" {
 		t.Errorf("contestants %q", got)
 	}
-	if got := p.Contestants("mysql"); !slices.Equal(got, []string{"tierlock", "insert", "getlock"}) {
+	if got := p.Contestants("mysql"); !slices.Equal(got, []string{"tierlock", "insert", "row", "getlock"}) {
 		t.Errorf("contestants over MySQL %q", got)
 	}
 	p, err = bench.Parse("-quick", "-rounds", "9", "-workloads", "held,distinct", "-levels", "3", "-contestants", "floor,bare")
@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 	if got := p.Contestants("redis"); !slices.Equal(got, []string{"bare", "floor"}) || len(p.Contestants("mysql")) != 0 {
 		t.Errorf("contestants %q and, over MySQL, %q", got, p.Contestants("mysql"))
 	}
-	if p, err = bench.Parse("-stores", "mysql"); err != nil || len(p.Contestants("mysql")) != 3 || len(p.Contestants("redis")) != 0 {
+	if p, err = bench.Parse("-stores", "mysql"); err != nil || len(p.Contestants("mysql")) != 4 || len(p.Contestants("redis")) != 0 {
 		t.Errorf("over MySQL %q, over Redis %q, %v", p.Contestants("mysql"), p.Contestants("redis"), err)
 	}
 	p, err = bench.Parse("-quick", "-rounds", "9", "-contestants", "tierlock,insert,floor")

@@ -86,6 +86,7 @@ func All(store string) []Contestant {
 		return []Contestant{
 			mysqlstoreContestant,
 			insertContestant,
+			rowContestant,
 			getLockContestant,
 		}
 	}
