@@ -36,6 +36,8 @@ const lossLasts = contract.MaxTTL
 // answer is what one server says to a probe.
 type answer struct {
 	id, nonce string
+	node      string // that was asked, on a Cluster
+	own       bool   // it has answered itself
 	epoch     uint16
 	unsafe    string
 	sent      int64 // when, see tripwires
