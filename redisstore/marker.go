@@ -128,10 +128,16 @@ func (s *Store) remember(namespace string, seen map[place]string) (lost, lately 
 }
 
 // appendMarker appends the key of the marker to those of an exclusive call that
-// names its data.
-func (s *Store) appendMarker(keys []string, namespace string, p tierlock.Place) []string {
-	if s.clocks.slots != nil || !judged(p) || p.Incarnation == "" {
-		return keys
+// names its data. On a Cluster there is none, so the client has to be there.
+func (s *Store) appendMarker(keys []string, namespace string, p tierlock.Place) ([]string, error) {
+	if !judged(p) || p.Incarnation == "" {
+		return keys, nil
 	}
-	return append(keys, string(appendMarkerKey(nil, namespace, 0)))
+	if _, err := s.ready(); err != nil {
+		return nil, err
+	}
+	if s.clocks.slots != nil {
+		return keys, nil
+	}
+	return append(keys, string(appendMarkerKey(nil, namespace, 0))), nil
 }

@@ -227,9 +227,12 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	}
 	var msg message
 	msg.acquire(req)
-	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
+		return none, err
+	}
+	var err error
+	if msg.keys, err = s.appendMarker(msg.keys, req.Name.Namespace, req.Place); err != nil {
 		return none, err
 	}
 	clock, wire := s.clocks.of(msg.slot), s.guard(sent, req.Place, msg.slot)
@@ -362,7 +365,10 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	var m message
 	m.release(&req, keep)
-	m.keys = s.appendMarker(m.keys, req.Name.Namespace, req.Place)
+	var err error
+	if m.keys, err = s.appendMarker(m.keys, req.Name.Namespace, req.Place); err != nil {
+		return 0, failed("release", req.Name, err)
+	}
 	msg, err := s.run(ctx, until, m.script, m.keys, m.args)
 	if err != nil {
 		return 0, failed("release", req.Name, err)
