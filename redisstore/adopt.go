@@ -31,7 +31,12 @@ func (s *Store) Adopt(ctx context.Context, reqs []tierlock.AdoptRequest) []tierl
 			results[i].Err = invalid("adopt", req.Name, err)
 			continue
 		}
-		todo = append(todo, s.adoption(i, req))
+		r, err := s.adoption(i, req)
+		if err != nil {
+			results[i].Err = failed("adopt", req.Name, err)
+			continue
+		}
+		todo = append(todo, r)
 	}
 	s.renewAll(ctx, until, "adopt", todo, results)
 	return results
@@ -50,14 +55,14 @@ func checkAdopt(req *tierlock.AdoptRequest) error {
 }
 
 // adoption is the call of adopt.lua.
-func (s *Store) adoption(index int, req *tierlock.AdoptRequest) renewal {
+func (s *Store) adoption(index int, req *tierlock.AdoptRequest) (r renewal, err error) {
 	t := contract.Storable(req.Token, tierlock.Redis)
 	// The fence stays as it is, and so does what it is made of; it is not of the
 	// epoch that the key is of.
 	t.Epoch = uint64(req.Place.Epoch)
 	key := lockKey(req.Name, "")
 	fence := string(appendFenceKey(nil, req.Name.Namespace, slotOf(key)))
-	r := renewal{index: index, name: req.Name, script: &adoptScript, keys: []string{key, fence}}
+	r = renewal{index: index, name: req.Name, script: &adoptScript, keys: []string{key, fence}}
 	value := contract.AppendToken(make([]byte, 0, 1024), &t)
 	exclusive := "0"
 	if req.Place.Exclusive {
@@ -67,11 +72,13 @@ func (s *Store) adoption(index int, req *tierlock.AdoptRequest) renewal {
 		value = append(value, ' ')
 		r.keys = append(r.keys, key+holdsSuffix)
 	}
-	r.keys = s.appendMarker(r.keys, req.Name.Namespace, req.Place)
+	if r.keys, err = s.appendMarker(r.keys, req.Name.Namespace, req.Place); err != nil {
+		return r, err
+	}
 	of := contract.WithFence(t, t.Fence)
 	r.args = appendPlace([]string{
 		string(value), wireLease(t.Lease), millis(req.TTL), strconv.FormatUint(t.Fence, 10),
 		strconv.FormatUint(of.Epoch, 10), strconv.FormatUint(of.Seq, 10), t.Lease, t.Holder, exclusive,
 	}, req.Place)
-	return r
+	return r, nil
 }

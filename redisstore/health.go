@@ -33,6 +33,7 @@ func (s *Store) Probe(ctx context.Context, req tierlock.ProbeRequest) (tierlock.
 	}
 	answers, err := s.askAll(ctx, until, req)
 	if err != nil {
+		s.wires.learnPart(answers)
 		return tierlock.ProbeResult{}, fmt.Errorf("redisstore: probe of %s: %w", req.Namespace, classedIn(req.Namespace, err))
 	}
 	return s.judge(req.Namespace, answers), nil
@@ -54,7 +55,7 @@ func (s *Store) judge(namespace string, answers map[place]answer) (res tierlock.
 	}
 	slices.Sort(ids)
 	res.Incarnation = strings.Join(slices.Compact(ids), ",")
-	s.learnProbed(res.Incarnation, answers)
+	s.wires.learn(res.Incarnation, answers)
 	lately := false
 	if res.Lost, lately = s.remember(namespace, seen); lately && s.clocks.slots != nil && res.Unsafe == "" {
 		res.Unsafe = "a master has lost its keys and goes on"
@@ -62,14 +63,18 @@ func (s *Store) judge(namespace string, answers map[place]answer) (res tierlock.
 	return res
 }
 
-// askAll asks all masters.
+// askAll asks all masters. With an error it returns the answers that came.
 func (s *Store) askAll(ctx context.Context, until time.Time, req tierlock.ProbeRequest) (map[place]answer, error) {
 	if _, err := s.ready(); err != nil {
 		return nil, err
 	}
 	if s.clocks.slots == nil {
 		a, err := s.probeSlot(ctx, until, req, 0)
-		return map[place]answer{{id: a.id}: a}, err
+		if err != nil {
+			return nil, err
+		}
+		a.own = true
+		return map[place]answer{{id: a.id}: a}, nil
 	}
 	masters, err := s.masters(ctx, until)
 	if err != nil {
@@ -87,21 +92,32 @@ func (s *Store) askAll(ctx context.Context, until time.Time, req tierlock.ProbeR
 			group.Go(func() { answers[i], errs[i] = s.probeSlot(ctx, until, req, slot(m)) })
 		}
 		group.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return nil, err
+		times := make(map[string]int)
+		for _, a := range answers {
+			times[a.id]++
 		}
 		for i, a := range answers {
+			if errs[i] != nil {
+				continue
+			}
+			a.node, a.own = masters[i].node, times[a.id] == 1 // else it is one for another
 			all[place{a.id, slot(masters[i])}], ids[a.id] = a, true
+		}
+		if err := errors.Join(errs...); err != nil {
+			return all, err
 		}
 		if len(ids) >= len(masters) {
 			return all, nil
 		}
 	}
-	return nil, fmt.Errorf("%d masters gave %d replication ids: slots are on their way", len(masters), len(ids))
+	return all, fmt.Errorf("%d masters gave %d replication ids: slots are on their way", len(masters), len(ids))
 }
 
-// served is the first and the last slot that a master serves.
-type served struct{ first, last uint16 }
+// served is a master, with the first and the last slot that it serves.
+type served struct {
+	node        string
+	first, last uint16
+}
 
 // masters reads the table of slots, and has to find all slots in it. Where the
 // nodes are slow to tell, the table that was read last serves: a master that is
@@ -139,7 +155,7 @@ func (s *Store) masters(ctx context.Context, until time.Time) ([]served, error) 
 			continue
 		}
 		index[r.node] = len(masters)
-		masters = append(masters, served{r.first, r.last})
+		masters = append(masters, served{r.node, r.first, r.last})
 	}
 	if next != slots {
 		return nil, fmt.Errorf("no node serves slot %d", next)

@@ -36,6 +36,8 @@ const lossLasts = contract.MaxTTL
 // answer is what one server says to a probe.
 type answer struct {
 	id, nonce string
+	node      string // that was asked, on a Cluster
+	own       bool   // it has answered itself
 	epoch     uint16
 	unsafe    string
 	sent      int64 // when, see tripwires
@@ -126,14 +128,16 @@ func (s *Store) remember(namespace string, seen map[place]string) (lost, lately 
 }
 
 // appendMarker appends the key of the marker to those of an exclusive call that
-// names its data.
-func (s *Store) appendMarker(keys []string, namespace string, p tierlock.Place) []string {
+// names its data. On a Cluster there is none, so the client has to be there.
+func (s *Store) appendMarker(keys []string, namespace string, p tierlock.Place) ([]string, error) {
 	if !judged(p) || p.Incarnation == "" {
-		return keys
+		return keys, nil
 	}
-	// Until there is a client nobody knows what it leads to, and nothing is sent.
-	if _, err := s.ready(); err != nil || s.clocks.slots != nil {
-		return keys
+	if _, err := s.ready(); err != nil {
+		return nil, err
 	}
-	return append(keys, string(appendMarkerKey(nil, namespace, 0)))
+	if s.clocks.slots != nil {
+		return keys, nil
+	}
+	return append(keys, string(appendMarkerKey(nil, namespace, 0))), nil
 }

@@ -46,7 +46,11 @@ func (s *Store) Renew(ctx context.Context, reqs []tierlock.RenewRequest) []tierl
 		if judged(req.Place) {
 			r.script = renewExclusive[req.Explicit]
 			r.args = appendPlace(r.args, req.Place)
-			r.keys = s.appendMarker(r.keys, req.Name.Namespace, req.Place)
+			var err error
+			if r.keys, err = s.appendMarker(r.keys, req.Name.Namespace, req.Place); err != nil {
+				results[i].Err = failed("renew", req.Name, err)
+				continue
+			}
 		}
 		todo = append(todo, r)
 	}

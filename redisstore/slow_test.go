@@ -93,8 +93,9 @@ func TestIdleReconnectForgetsTheClock(t *testing.T) {
 	}
 }
 
-// A Cluster that appears while calls are made. This is for the race detector.
-func TestLateCluster(t *testing.T) {
+// lateCluster is a store whose Cluster, of one node, appears when up is set.
+func lateCluster(t *testing.T) (s *redisstore.Store, up *atomic.Bool) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +107,7 @@ func TestLateCluster(t *testing.T) {
 	rig.Eventually(t, 10*time.Second, "the cluster is up", func() bool {
 		return strings.Contains(srv.Text("CLUSTER", "INFO"), "cluster_state:ok")
 	})
-	var up atomic.Bool
+	up = new(atomic.Bool)
 	opt := patient(srv.Addr)
 	opt.ForceSingleClient = false
 	opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -115,7 +116,12 @@ func TestLateCluster(t *testing.T) {
 		}
 		return d.DialContext(ctx, "tcp", addr)
 	}
-	s := openWith(t, opt, calm)
+	return openWith(t, opt, calm), up
+}
+
+// A Cluster that appears while calls are made. This is for the race detector.
+func TestLateCluster(t *testing.T) {
+	s, up := lateCluster(t)
 	var wg sync.WaitGroup
 	end := time.Now().Add(15 * time.Second)
 	for i := range 4 {
@@ -126,6 +132,54 @@ func TestLateCluster(t *testing.T) {
 				}
 			}
 			t.Errorf("caller %d: no grant within 15 s", i)
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	up.Store(true)
+	wg.Wait()
+}
+
+// The same for exclusive calls, whose keys depend on what has appeared: those of two
+// slots would bring the client down.
+func TestLateClusterOfAChain(t *testing.T) {
+	s, up := lateCluster(t)
+	place := exclusive(2)
+	place.Incarnation = strings.Repeat("a", 40)
+	refused := func(err error) bool {
+		if errors.Is(err, tierlock.ErrEpoch) {
+			return true
+		}
+		wantClass(t, "a call before the Cluster is there", err, tierlock.ErrUnavailable)
+		return false
+	}
+	renewals, adoptions := make([]tierlock.RenewRequest, 3000), make([]tierlock.AdoptRequest, 1000)
+	for i := range renewals {
+		renewals[i] = tierlock.RenewRequest{Name: name(fmt.Sprint(i)), Lease: newLease(), TTL: time.Minute, Place: place}
+	}
+	for i := range adoptions {
+		adoptions[i] = adoptIn(place, ask(fmt.Sprint(i), newLease(), time.Minute), 1, 1)
+	}
+	var wg sync.WaitGroup
+	end := time.Now().Add(15 * time.Second)
+	for what, call := range map[string]func() error{
+		"acquire": func() error {
+			_, err := s.Acquire(background, askIn(place, ask("k", newLease(), time.Minute)))
+			return err
+		},
+		"release": func() error {
+			_, err := s.Release(background, dropIn(place, "k", newLease(), false))
+			return err
+		},
+		"renew": func() error { return s.Renew(background, renewals)[0].Err },
+		"adopt": func() error { return s.Adopt(background, adoptions)[0].Err },
+	} {
+		wg.Go(func() {
+			for !refused(call()) {
+				if time.Now().After(end) {
+					t.Errorf("%s: not refused for the data within 15 s", what)
+					return
+				}
+			}
 		})
 	}
 	time.Sleep(50 * time.Millisecond)

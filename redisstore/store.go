@@ -231,7 +231,10 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 	if _, err := s.ready(); err != nil {
 		return none, err
 	}
-	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
+	var err error
+	if msg.keys, err = s.appendMarker(msg.keys, req.Name.Namespace, req.Place); err != nil {
+		return none, err
+	}
 	clock, wire := s.clocks.of(msg.slot), s.guard(sent, req.Place, msg.slot)
 	era := s.clocks.era.Load()
 	began := sent
@@ -362,7 +365,10 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 	}
 	var m message
 	m.release(&req, keep)
-	m.keys = s.appendMarker(m.keys, req.Name.Namespace, req.Place)
+	var err error
+	if m.keys, err = s.appendMarker(m.keys, req.Name.Namespace, req.Place); err != nil {
+		return 0, failed("release", req.Name, err)
+	}
 	msg, err := s.run(ctx, until, m.script, m.keys, m.args)
 	if err != nil {
 		return 0, failed("release", req.Name, err)

@@ -16,7 +16,8 @@ import (
 // this store has seen of it until a minute ago explains; see contract.Tripwire.
 // What the refusal shows of the clock is not believed sooner for that. Exclusive
 // acquires tell the time of the data that they are meant for, and so do probes,
-// which come every few seconds where there are no acquires.
+// which come every few seconds where there are no acquires. On a Cluster only probes
+// do: a slot may have moved, and its time be that of another node.
 
 // clockGone is how long a server's clock is remembered that tells nothing.
 const clockGone = time.Hour
@@ -26,6 +27,10 @@ type tripwires struct {
 	began watchdog.Instant // where their local time begins
 	mu    sync.Mutex
 	of    map[clocked]*contract.Tripwire
+	// last is the incarnation of the last good probe, and nodes the server of each
+	// replication id then.
+	last  string
+	nodes map[string]string
 }
 
 // clocked is a server whose clock is known. Connections do not matter here: other
@@ -56,10 +61,34 @@ func (w *tripwires) at(c clocked, now int64) *contract.Tripwire {
 	return wire
 }
 
-// learnProbed takes in the times that a probe was told.
-func (s *Store) learnProbed(incarnation string, seen map[place]answer) {
-	for at, p := range seen {
-		s.wires.at(s.clocked(incarnation, at.slot), p.sent).Learn(p.sent, p.server)
+// learn takes in the times that a good probe was told.
+func (w *tripwires) learn(incarnation string, seen map[place]answer) {
+	nodes := make(map[string]string, len(seen))
+	for _, a := range seen {
+		if a.own {
+			nodes[a.id] = a.node
+		}
+	}
+	w.mu.Lock()
+	w.last, w.nodes = incarnation, nodes
+	w.mu.Unlock()
+	w.take(incarnation, nodes, seen)
+}
+
+// learnPart takes in the times that one was told which did not reach all servers: of
+// those that are as they were at the last good one.
+func (w *tripwires) learnPart(seen map[place]answer) {
+	w.mu.Lock()
+	incarnation, nodes := w.last, w.nodes
+	w.mu.Unlock()
+	w.take(incarnation, nodes, seen)
+}
+
+func (w *tripwires) take(incarnation string, nodes map[string]string, seen map[place]answer) {
+	for _, a := range seen {
+		if node, known := nodes[a.id]; a.own && known && node == a.node {
+			w.at(clocked{incarnation, node}, a.sent).Learn(a.sent, a.server)
+		}
 	}
 }
 
@@ -68,6 +97,7 @@ func (s *Store) learnProbed(incarnation string, seen map[place]answer) {
 type guard struct {
 	wires *tripwires
 	wire  *contract.Tripwire
+	one   bool  // no other server than wire's can answer
 	sent  int64 // when the latest try began
 	most  int64 // the latest time that the server can have shown when the call began
 	known bool
@@ -78,7 +108,7 @@ func (s *Store) guard(sent time.Time, p tierlock.Place, slot uint16) (g guard) {
 	if !p.Exclusive {
 		return g
 	}
-	g.wires, g.sent = &s.wires, s.wires.local(watchdog.At(sent))
+	g.wires, g.one, g.sent = &s.wires, s.clocks.slots == nil, s.wires.local(watchdog.At(sent))
 	g.wire = s.wires.at(s.clocked(p.Incarnation, slot), g.sent)
 	g.most, g.known = g.wire.Explained(g.sent)
 	return g
@@ -109,7 +139,7 @@ func (g *guard) again() {
 
 // learn takes in the time of an answer.
 func (g *guard) learn(server int64) {
-	if g.wire != nil {
+	if g.wire != nil && g.one {
 		g.wire.Learn(g.sent, server)
 	}
 }

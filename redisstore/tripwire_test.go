@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -181,5 +182,19 @@ func TestProbeKnowsTheClocksOfACluster(t *testing.T) {
 	place.Incarnation = "other"
 	if s.Guards(place, name("k")) {
 		t.Error("the clock of other data is known")
+	}
+}
+
+// Data that nobody has told the time of is not remembered for ever.
+func TestUnknownClocksAreForgotten(t *testing.T) {
+	s := open(t, rig.Redis(t).Addr)
+	place := exclusive(2)
+	for i := range 100 {
+		place.Incarnation = fmt.Sprint("gone-", i)
+		_, err := s.Acquire(t.Context(), askIn(place, ask("k", newLease(), 30*time.Second)))
+		wantEpochError(t, "acquire for other data", err)
+	}
+	if n := s.Guarded(); n > 2 {
+		t.Errorf("%d servers are remembered", n)
 	}
 }

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -14,8 +15,8 @@ import (
 // is remembered. A step back makes that less at once. A step forward makes it more
 // when the samples from before are forgotten, which is TripMemory after the first
 // one from after the step at the least: by then nobody believes any more what was
-// confirmed before it. A clock that is fast by up to a hundredth is believed: see
-// tripDrift.
+// confirmed before it. A clock that is fast by up to a hundredth is believed, but not
+// for as long as nobody looks at it: see tripDrift.
 type Tripwire struct {
 	mu sync.Mutex
 	// turns are those in which there were samples, in their order. The first is
@@ -33,6 +34,10 @@ const (
 	// gained since a sample: 1 in so many. It is what the rates of two clocks are
 	// assumed to differ by at most.
 	tripDrift = 100
+	// tripLate is how long after a sample that ends: in a long silence it would
+	// explain a step. From then on it is what a slew of the kernel's gains, tripSlew.
+	tripLate = int64(150 * time.Second / time.Microsecond)
+	tripSlew = 2000
 
 	// TripMemory is how long at the least, TripMost how long at the most, the
 	// clock is not believed from the first sample after a step forward on.
@@ -66,19 +71,21 @@ func (w *Tripwire) Explained(now int64) (server int64, ok bool) {
 	if len(w.turns) == 0 {
 		return 0, false
 	}
-	least := w.turns[0].least
-	for _, t := range w.turns[1:] {
-		least = min(least, t.least)
+	least := int64(math.MaxInt64)
+	for _, t := range w.turns {
+		late := max(0, now-(t.number+1)*tripLength-tripLate)
+		least = min(least, t.least-late/tripDrift+late/tripSlew)
 	}
 	return now + now/tripDrift + least, true
 }
 
-// Silent is how long there has been no sample, to within some seconds.
+// Silent is how long there has been no sample, to within some seconds; for ever where
+// there was none.
 func (w *Tripwire) Silent(now int64) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.turns) == 0 {
-		return 0
+		return math.MaxInt64
 	}
 	return time.Duration(now-w.turns[len(w.turns)-1].number*tripLength) * time.Microsecond
 }

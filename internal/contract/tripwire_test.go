@@ -23,7 +23,7 @@ const tripMost, tripMemory = int64(contract.TripMost / time.Microsecond), int64(
 // that shows it, and for TripMost at most, wherever in a turn that falls, however
 // often samples come after it and however long there was none before it.
 func TestTripwireOutlastsAStep(t *testing.T) {
-	for _, silent := range []int64{ms, 4 * second, 70 * second, 80 * second, 600 * second} {
+	for _, silent := range []int64{ms, 4 * second, 70 * second, 80 * second, 600 * second, 3600 * second} {
 		for _, every := range []int64{second / 2, 3 * second, 21 * second} {
 			for start := int64(100 * second); start < 106*second; start += second / 3 {
 				var w contract.Tripwire

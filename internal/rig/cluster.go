@@ -32,14 +32,32 @@ type Cluster struct {
 // test. args are for each node, see [Redis].
 func StartCluster(t testing.TB, replicas bool, args ...string) *Cluster {
 	t.Helper()
+	return startCluster(t, replicas, nil, args)
+}
+
+// ClusterWithClock is StartCluster without replicas, whose first node has a wall
+// clock of its own; see [RedisWithClock].
+func ClusterWithClock(t testing.TB) (*Cluster, *WallClock) {
+	t.Helper()
+	clock := newWallClock(t)
+	return startCluster(t, false, clock.env, nil), clock
+}
+
+// startCluster has env for the first node.
+func startCluster(t testing.TB, replicas bool, env, args []string) *Cluster {
+	t.Helper()
 	const masters = 3
 	c := &Cluster{t: t}
 	count := masters
 	if replicas {
 		count *= 2
 	}
-	for range count {
-		c.Nodes = append(c.Nodes, startRedis(t, newRedis("redis-server"), func(*RedisServer) ([]string, error) {
+	for i := range count {
+		node := newRedis("redis-server")
+		if i == 0 {
+			node.env = env
+		}
+		c.Nodes = append(c.Nodes, startRedis(t, node, func(*RedisServer) ([]string, error) {
 			bus, err := freePort()
 			return append([]string{
 				"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-announce-ip", "127.0.0.1",

@@ -1,0 +1,77 @@
+package tierlock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock"
+	"github.com/tierlock/tierlock/internal/contract"
+)
+
+// A process that alone has been cut off from Redis for long comes back just after
+// the clock there was stepped forward past another's lease. It knew the clock once,
+// and does not take the time that it has not seen for what explains the step.
+func TestChainStepInALongSilence(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a, b, c := w.start(), w.start(), w.start()
+		chainTakes(t, time.Minute, tierlock.Redis, a, b, c)
+		redisAway(b)
+		time.Sleep(20 * time.Minute)
+		k, err := a.TryLock(bg, "x", "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		redisAway(a)
+		w.redis.Step(10 * time.Second)
+		redisBack(b)
+		chain, asked := b.Status().Chain, 0
+		for ; k.Err() == nil; asked++ {
+			if n, err := b.TryLock(bg, "x", "k"); err == nil {
+				t.Fatalf("%v was given while %v is believed in", n.Token(), k.Token())
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if now := b.Status().Chain; asked == 0 || now.Epoch != chain.Epoch || now.RedisDown {
+			t.Errorf("asked %d times; %+v has become %+v", asked, chain, now)
+		}
+		redisBack(a)
+		chainTakes(t, 2*time.Minute, tierlock.Redis, a, b, c)
+	})
+}
+
+// A clock that is slewed by a hundredth refuses nothing. One that gains more, as
+// some daemons have it by default, is taken for one that was stepped; all is as
+// before some 80 s after it is right again.
+func TestChainSlewedClock(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *chainWorld) {
+		a := w.start()
+		chainTakes(t, time.Minute, tierlock.Redis, a)
+		// refused is when the first and the last were since the slew began.
+		refused := func(ppm int64, lasts time.Duration) (first, last time.Duration) {
+			w.redis.SetClock(0, ppm)
+			slewed := true
+			for start := time.Now(); time.Since(start) < lasts+2*time.Minute; time.Sleep(250 * time.Millisecond) {
+				if slewed && time.Since(start) >= lasts {
+					w.redis.SetClock(0, 0)
+					slewed = false
+				}
+				k, err := a.TryLock(bg, "x", "k")
+				if err == nil {
+					k.Unlock()
+					continue
+				}
+				wantIs(t, "TryLock", err, tierlock.ErrUnavailable)
+				if last = time.Since(start); first == 0 {
+					first = last
+				}
+			}
+			return first, last
+		}
+		if first, _ := refused(10_000, 2*time.Minute); first != 0 {
+			t.Errorf("refused after %v of a slew by a hundredth", first)
+		}
+		if first, last := refused(83_333, 24*time.Second); first == 0 || last > 24*time.Second+contract.TripMost+time.Second {
+			t.Errorf("refused from %v to %v", first, last)
+		}
+	})
+}
