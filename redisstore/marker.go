@@ -133,7 +133,12 @@ func (s *Store) remember(namespace string, seen map[place]string) (lost, lately 
 // appendMarker appends the key of the marker to those of an exclusive call that
 // names its data.
 func (s *Store) appendMarker(keys []string, namespace string, p tierlock.Place) []string {
-	if s.clocks.slots != nil || !judged(p) || p.Incarnation == "" {
+	if !judged(p) || p.Incarnation == "" {
+		return keys
+	}
+	// Before there is a client it is not known whether it is one for a Cluster, which
+	// panics at keys of two slots. On one server what goes without is refused.
+	if _, err := s.ready(); err != nil || s.clocks.slots != nil {
 		return keys
 	}
 	return append(keys, string(appendMarkerKey(nil, namespace, 0)))

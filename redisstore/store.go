@@ -226,12 +226,12 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		budget = min(budget, end.Sub(sent))
 	}
 	var msg message
-	msg.acquire(req)
-	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
 	// First of all: until a client is there, nothing else is settled either.
 	if _, err := s.ready(); err != nil {
 		return none, err
 	}
+	msg.acquire(req)
+	msg.keys = s.appendMarker(msg.keys, req.Name.Namespace, req.Place)
 	clock, wire := s.clocks.of(msg.slot), s.guard(sent, req.Place, msg.slot)
 	era := s.clocks.era.Load()
 	began := sent
@@ -359,6 +359,9 @@ func (s *Store) Release(ctx context.Context, req tierlock.ReleaseRequest) (tierl
 		// Rounded up; and no lease is longer than contract.MaxTTL, so a longer time to
 		// keep it would shorten none either.
 		keep = millis(min(req.Keep, contract.MaxTTL) + time.Millisecond - 1)
+	}
+	if _, err := s.ready(); err != nil { // as in acquire
+		return 0, failed("release", req.Name, err)
 	}
 	var m message
 	m.release(&req, keep)
