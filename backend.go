@@ -116,15 +116,23 @@ func (b *backend) changed() <-chan struct{} {
 
 func (b *backend) Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error) {
 	res, err := b.Store.Acquire(ctx, req)
-	return res, ofCall(err)
+	return res, b.ofMode(err)
 }
 
 func (b *backend) Renew(ctx context.Context, reqs []RenewRequest) []RenewResult {
 	res := b.Store.Renew(ctx, reqs)
 	for i := range res {
-		res[i].Err = ofCall(res[i].Err)
+		res[i].Err = b.ofMode(res[i].Err)
 	}
 	return res
+}
+
+// ofMode tells the chain of a refusal for the mode or the data.
+func (b *backend) ofMode(err error) error {
+	if refusedByMode(err) {
+		b.locker.chain.refused(b)
+	}
+	return ofCall(err)
 }
 
 func (b *backend) Release(ctx context.Context, req ReleaseRequest) (Ownership, error) {

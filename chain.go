@@ -114,6 +114,13 @@ func (c *chain) suspect(b *backend) {
 	}
 }
 
+// refused tells that b has refused a call for its mode or data.
+func (c *chain) refused(b *backend) {
+	if c != nil && b == c.redis {
+		c.run.Doubt()
+	}
+}
+
 // failed logs when the calls of the chain itself begin to fail, and when they work
 // again.
 func (c *chain) failed(kind degrade.Kind, err error) {

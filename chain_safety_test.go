@@ -160,6 +160,29 @@ func TestChainFlush(t *testing.T) {
 	})
 }
 
+// FLUSHALL at any time between two probes, under a lease of ten seconds, of which some
+// six are left: the first refusal has Redis probed, and what one process has seen has the
+// others look, too. So the hold moves before it ends.
+func TestChainFlushUnderAShortLease(t *testing.T) {
+	for phase := range 10 {
+		inBubble(t, func(t *testing.T, w *chainWorld) {
+			a, b := w.start(), w.start()
+			chainTakes(t, 2*time.Second, tierlock.Redis, a, b)
+			time.Sleep(time.Duration(phase) * 500 * time.Millisecond)
+			best := mustLock(t, a.Locker, "b", "1", tierlock.TTL(10*time.Second)) // is renewed with it
+			k := mustLock(t, a.Locker, "x", "1", tierlock.TTL(10*time.Second))
+			time.Sleep(13 * time.Second) // a moment before a renewal
+			w.redis.Flush()
+			time.Sleep(15 * time.Second)
+			if err, g := k.Err(), k.Guarantee(); err != nil || g != tierlock.Exclusive {
+				t.Errorf("phase %d: worth %v, %v", phase, g, err)
+			}
+			_ = best.Unlock() // lost
+			_ = k.Unlock()
+		})
+	}
+}
+
 // A process that starts while the arbiter is away goes on from the epoch that Redis
 // has noted, also where all else has been forgotten there: fences rise. It gives
 // nothing exclusive.

@@ -269,6 +269,9 @@ func (m *Machine) polled(now Instant, a Action, r Reply) {
 		// appear: once true it stays true, and an Open may come any time later.
 		m.clear = true
 	}
+	if m.othersDoubt(now) {
+		m.Doubt(now)
+	}
 }
 
 // takeover is the drain that ends the rule of a row whose server is gone. Commits

@@ -127,6 +127,43 @@ func TestPromotionIsASwitch(t *testing.T) {
 	}
 }
 
+// A refusal for the data, and a vote for other data than the mode's, have Redis probed
+// soon, once a second at most; what this process has seen itself needs no probe.
+func TestDoubtHasRedisProbed(t *testing.T) {
+	for _, voted := range []bool{false, true} {
+		l := newLone(t, onRedis)
+		l.probe(true, "x")
+		doubt := func() {
+			if voted {
+				l.rows = members(3, func(i int) degrade.Vote { return degrade.Vote{Incarnation: string("xyx"[i])} })
+				l.poll()
+			} else {
+				l.m.Doubt(l.now)
+			}
+		}
+		for range 3 {
+			l.now = l.now.Add(time.Second - 1)
+			if doubt(); l.due(degrade.Probe) != nil {
+				t.Errorf("voted %v: a probe is due less than a second after the last", voted)
+			}
+			l.now++
+			if l.due(degrade.Probe) == nil {
+				t.Errorf("voted %v: no probe is due a second after the last", voted)
+			}
+			l.probe(true, "x")
+		}
+		l.now = l.now.Add(time.Second)
+		if l.due(degrade.Probe) != nil {
+			t.Errorf("voted %v: a probe is due without a doubt", voted)
+		}
+		l.probe(true, "y")
+		l.now = l.now.Add(time.Second)
+		if l.poll(); l.due(degrade.Probe) != nil {
+			t.Errorf("voted %v: a probe is due though this process has seen the other data", voted)
+		}
+	}
+}
+
 // Three failed probes in a row flip the vote, which is then written at once; they
 // come every second as soon as one has failed, or a call.
 func TestVoteFlipsAfterThreeProbes(t *testing.T) {

@@ -383,6 +383,16 @@ func (r *Runner) Suspect() {
 	}
 }
 
+// Doubt is [Machine.Doubt] at present.
+func (r *Runner) Doubt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.m.policy.nextProbe
+	if r.m.Doubt(r.nowLocked()); r.m.policy.nextProbe != was {
+		r.poke()
+	}
+}
+
 // Changed is closed at the next change of the mode, of the answer of MayGrant or
 // of that of BestEffort. Ask for it before asking them.
 func (r *Runner) Changed() <-chan struct{} {

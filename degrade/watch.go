@@ -25,6 +25,29 @@ func (m *Machine) Suspect(now Instant) {
 	}
 }
 
+// Doubt tells that Redis may have other data than the mode names: a call was refused
+// for its data, or another member has seen that. It is no vote either. The next probe
+// comes sooner, yet no sooner than Suspect after the last one: whoever is behind with
+// the mode is refused with each call.
+func (m *Machine) Doubt(now Instant) {
+	m.policy.nextProbe = min(m.policy.nextProbe, max(now, m.watch.seen.Add(m.cfg.Suspect)))
+}
+
+// othersDoubt reports whether a live member votes for other data than the mode names,
+// where this process has not seen any. A switch takes more than half of the votes, and
+// who has no calls would else wait for the next probe.
+func (m *Machine) othersDoubt(now Instant) bool {
+	if m.mode.Tier != Redis || m.mode.Drain || m.watch.incarnation != m.mode.Incarnation {
+		return false
+	}
+	for _, p := range m.live(now) {
+		if v := p.Vote; !v.Down && v.Incarnation != "" && v.Incarnation != m.mode.Incarnation {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *watch) probed(now Instant, a Action, r Reply) {
 	if a.Sent < w.seen {
 		return // an older probe than the one that we know of

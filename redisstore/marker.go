@@ -51,8 +51,13 @@ func (s *Store) probeSlot(ctx context.Context, until time.Time, req tierlock.Pro
 	for i := range nonce {
 		nonce[i] = byte(rand.Uint32())
 	}
-	key := string(appendMarkerKey(nil, req.Namespace, slot))
-	msg, err := s.run(ctx, until, &probeChainScript, []string{key},
+	keys := []string{string(appendMarkerKey(nil, req.Namespace, slot))}
+	if s.clocks.slots == nil {
+		// Nothing is done with this one, but where keys of two slots are refused (a node
+		// of a Cluster, or a proxy in front of one) exclusive calls would be.
+		keys = append(keys, string(appendMarkerKey(nil, req.Namespace, slot+1)))
+	}
+	msg, err := s.run(ctx, until, &probeChainScript, keys,
 		[]string{hex.EncodeToString(nonce[:]), strconv.Itoa(int(req.Epoch)), millis(markerLife)})
 	if err != nil {
 		return answer{}, err

@@ -1,6 +1,9 @@
 package redisstore_test
 
 import (
+	"errors"
+	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -138,4 +141,33 @@ func TestLostMarkerOnACluster(t *testing.T) {
 	if res := probeIn(t, openCluster(t, c), "test"); res.Lost || res.Unsafe != "" {
 		t.Errorf("a store that has not seen it: got %+v", res)
 	}
+}
+
+// A node of a Cluster that has all slots, with a client for one server: it would refuse
+// every exclusive call, since the marker is in another slot than the lock. So the probe
+// is refused, and a chain does not stay there.
+func TestProbeOfANodeOfAClusterWithAClientForOneServer(t *testing.T) {
+	bus, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := bus.Addr().(*net.TCPAddr).Port
+	bus.Close()
+	srv := rig.Redis(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", strconv.Itoa(port))
+	srv.Do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	rig.Eventually(t, time.Minute, "the slots are served", func() bool {
+		return strings.Contains(srv.Text("CLUSTER", "INFO"), "cluster_state:ok")
+	})
+	opt := patient(srv.Addr)
+	opt.ForceSingleClient = true
+	s := openWith(t, opt, calm)
+	place := exclusive(1)
+	place.Incarnation = strings.Repeat("0", 40) + "-00000000"
+	if _, err := s.Acquire(t.Context(), askIn(place, ask("k", "a", time.Minute))); !errors.Is(err, tierlock.ErrMisconfigured) {
+		t.Fatalf("an exclusive acquire: got %v, want ErrMisconfigured", err)
+	}
+	if res, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"}); !errors.Is(err, tierlock.ErrMisconfigured) {
+		t.Errorf("the probe: got %+v %v, want ErrMisconfigured", res, err)
+	}
+	mustAcquire(t, s, askIn(shared(1), ask("k", "a", time.Minute)))
 }

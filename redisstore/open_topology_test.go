@@ -1,6 +1,8 @@
 package redisstore_test
 
 import (
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,4 +71,42 @@ func TestOpenTopologies(t *testing.T) {
 			eventuallyWatch(t, s, "watched").Close()
 		})
 	}
+}
+
+// Exclusive calls of a chain that are made while the store finds its Cluster have no
+// marker among their keys: the client would panic, since that is in another slot. (What
+// is wrong is mostly seen by the race detector alone.)
+func TestOpenClusterUnderExclusiveCalls(t *testing.T) {
+	t.Parallel()
+	c := rig.StartCluster(t, false)
+	for _, n := range c.Nodes {
+		n.Kill()
+	}
+	s := openWith(t, clusterOptions(c), redisstore.Options{})
+	place := exclusive(1)
+	place.Incarnation = "other"
+	var adoptions []tierlock.AdoptRequest
+	for range 1000 {
+		adoptions = append(adoptions, adoptIn(place, ask(newLease(), newLease(), time.Minute), 1, 1))
+	}
+	for _, n := range c.Nodes {
+		n.Start()
+	}
+	// Without a pause: some are under way at the moment at which the store is ready.
+	var group sync.WaitGroup
+	for range 6 {
+		group.Go(func() {
+			for end, all := time.Now().Add(30*time.Second), false; !all; {
+				if time.Now().After(end) {
+					t.Error("not all calls reach the Cluster")
+					return
+				}
+				all = true
+				for _, r := range s.Adopt(background, adoptions) {
+					all = all && errors.Is(r.Err, tierlock.ErrEpoch)
+				}
+			}
+		})
+	}
+	group.Wait()
 }

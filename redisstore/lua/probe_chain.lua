@@ -1,6 +1,6 @@
 -- Asks whether locks can be taken here, by writing, on what data, and whether
 -- keys are safe.
--- KEYS: 1 the marker, "nonce epoch". ARGV: 1 the nonce of a new one; 2 the latest
+-- KEYS: 1 the marker, "nonce epoch"; perhaps one that is not looked at. ARGV: 1 the nonce of a new one; 2 the latest
 -- epoch known; 3 how long the marker lives, in ms. Replies the replication id, the
 -- nonce, the epoch, maxmemory and maxmemory-policy; of these two the
 -- error and '' where they may not be read; and the server time in us.
