@@ -86,7 +86,7 @@ func TestOpenClusterUnderExclusiveCalls(t *testing.T) {
 	place := exclusive(1)
 	place.Incarnation = "other"
 	var adoptions []tierlock.AdoptRequest
-	for range 1000 {
+	for range 60 {
 		adoptions = append(adoptions, adoptIn(place, ask(newLease(), newLease(), time.Minute), 1, 1))
 	}
 	for _, n := range c.Nodes {
@@ -94,7 +94,7 @@ func TestOpenClusterUnderExclusiveCalls(t *testing.T) {
 	}
 	// Without a pause: some are under way at the moment at which the store is ready.
 	var group sync.WaitGroup
-	for range 6 {
+	for range 3 {
 		group.Go(func() {
 			for end, all := time.Now().Add(30*time.Second), false; !all; {
 				if time.Now().After(end) {
