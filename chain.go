@@ -24,6 +24,7 @@ type chain struct {
 	locker       *Locker
 	run          *degrade.Runner
 	origin       watchdog.Instant // of the runner's clock
+	never        watchdog.Instant // later than any lease ends
 	redis, mysql *backend         // nil where not among the stores
 	warmAt       time.Time        // the chain has had the time to begin
 	disputes     atomic.Pointer[disputes]
@@ -44,6 +45,7 @@ func (l *Locker) newChain() *chain {
 			c.mysql = b
 		}
 	}
+	c.never = c.origin.Add(1 << 62) // over a century
 	c.warmAt = time.Now().Add(2 * l.cfg.CallTimeout)
 	d := l.cfg.Degrade
 	rc := degrade.RunnerConfig{

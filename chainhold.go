@@ -78,14 +78,26 @@ func (h *chainHold) lower(g Guarantee) {
 
 // cap is when belief ends by the machine. It is asked with the lease's mutex held.
 //
+// A hold that is not exclusive lives as long as its lease, unless the machine ends it,
+// and is told so by an event: that saves each look at it the runner's mutex. Belief in
+// it may last until the event is here, since it keeps nobody else away.
+//
 // The machine takes each adoption for one of the whole TTL. One that asked for less,
 // since its hold had a bound, counts for no more than that: the lease may have gone
 // to a hold with a later bound meanwhile.
 func (h *chainHold) cap() watchdog.Instant {
+	if !h.exclusive {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.told || h.over {
+			return h.chain.origin
+		}
+		return h.chain.never
+	}
 	until := h.chain.origin.Add(time.Duration(h.chain.run.Belief(h.id)))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if m := &h.moved; h.exclusive && m.ttl > 0 && m.ttl < h.ttl && m.to != h.at.ticket {
+	if m := &h.moved; m.ttl > 0 && m.ttl < h.ttl && m.to != h.at.ticket {
 		if end := m.sent.Add(m.ttl - watchdog.Margin(m.ttl)); end.Sub(until) < 0 {
 			return end
 		}

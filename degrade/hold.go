@@ -80,7 +80,10 @@ func (m *Machine) BestEffort(now Instant) (t Ticket, settled bool) {
 
 // Silent reports whether the arbiter has answered nothing for three periods of the
 // polls.
-func (m *Machine) Silent(now Instant) bool { return now.Sub(m.policy.heard) > 3*m.pollPeriod() }
+func (m *Machine) Silent(now Instant) bool { return now > m.silentAt() }
+
+// silentAt is when three periods of the polls are over, unless the arbiter answers.
+func (m *Machine) silentAt() Instant { return m.policy.heard.Add(3 * m.pollPeriod()) }
 
 // Place is where a hold's own lease is: where it was granted or, after a switch,
 // was moved to. A hold that the machine does not know has none.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,7 +48,9 @@ type RunnerConfig struct {
 
 // Runner runs a [Machine]: it carries out what is due, each action on a goroutine
 // of its own, so that none waits for another. It is safe for concurrent use. No
-// lock is held while an action is under way, and no method but Close waits.
+// lock is held while an action is under way, and no method but Close waits. What is
+// asked for each lock, MayGrant, BestEffort, Mode and Changed, takes no lock at all
+// while its answer is the usual one.
 type Runner struct {
 	cfg     RunnerConfig
 	ctx     context.Context // of all actions; ends with the runner
@@ -60,8 +63,6 @@ type Runner struct {
 	m       *Machine
 	last    Instant // the latest reading of the clock
 	due     Instant // when the loop takes its next turn at the latest
-	changed chan struct{}
-	view    view // as of the last change
 	events  []Event
 	failing [kinds]bool
 	digests []Member // as told last
@@ -69,6 +70,18 @@ type Runner struct {
 	left    chan struct{}
 	gone    bool // left is closed
 	stopped bool
+
+	// What every call asks takes no mutex. It is replaced with the mutex held,
+	// before anybody learns by another way of what has changed it.
+	look atomic.Pointer[look]
+}
+
+// look is what the machine said after its last input, and for how long it does.
+type look struct {
+	view
+	mayUntil     Instant // if may, grant is leave before then
+	settledUntil Instant // if settled, best is so until then inclusive
+	changed      chan struct{}
 }
 
 // view is what a caller that waits for a change goes by.
@@ -85,9 +98,9 @@ func NewRunner(c RunnerConfig) *Runner {
 	c.Self.Member, c.Self.Digest = c.Machine.Member, c.Machine.Digest
 	r := &Runner{
 		cfg: c, m: New(c.Machine),
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
-		changed: make(chan struct{}), left: make(chan struct{}),
+		wake: make(chan struct{}, 1), done: make(chan struct{}), left: make(chan struct{}),
 	}
+	r.look.Store(&look{changed: make(chan struct{})})
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	go r.loop()
 	return r
@@ -177,14 +190,17 @@ func (r *Runner) noteLocked(now Instant) {
 		r.events = append(r.events, e...)
 		r.poke()
 	}
-	v := view{mode: r.m.Mode()}
-	v.grant, v.may = r.m.MayGrant(now)
-	v.best, v.settled = r.m.BestEffort(now)
-	if v != r.view {
-		r.view = v
-		close(r.changed)
-		r.changed = make(chan struct{})
+	old := r.look.Load()
+	l := &look{view: view{mode: r.m.Mode()}, mayUntil: r.m.Permit(), settledUntil: r.m.silentAt(), changed: old.changed}
+	l.grant, l.may = r.m.MayGrant(now)
+	l.best, l.settled = r.m.BestEffort(now)
+	if l.view == old.view {
+		r.look.Store(l)
+		return
 	}
+	l.changed = make(chan struct{})
+	r.look.Store(l) // before those are woken who will ask for it
+	close(old.changed)
 }
 
 func (r *Runner) poke() {
@@ -313,8 +329,12 @@ func (r *Runner) Close(ctx context.Context) bool {
 	return gone
 }
 
-// MayGrant is [Machine.MayGrant] at present.
+// MayGrant is [Machine.MayGrant] at present. It is asked before a call to the store;
+// whether what that grants may be believed is decided by Granted.
 func (r *Runner) MayGrant() (Ticket, bool) {
+	if l := r.look.Load(); l.may && r.cfg.Now() < l.mayUntil {
+		return l.grant, true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.m.MayGrant(r.nowLocked())
@@ -322,6 +342,10 @@ func (r *Runner) MayGrant() (Ticket, bool) {
 
 // BestEffort is [Machine.BestEffort] at present.
 func (r *Runner) BestEffort() (t Ticket, settled bool) {
+	// Later than that there may have been a stop of the process, and no silence.
+	if l := r.look.Load(); l.settled && r.cfg.Now() <= l.settledUntil {
+		return l.best, true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.m.BestEffort(r.nowLocked())
@@ -395,11 +419,7 @@ func (r *Runner) Doubt() {
 
 // Changed is closed at the next change of the mode, of the answer of MayGrant or
 // of that of BestEffort. Ask for it before asking them.
-func (r *Runner) Changed() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.changed
-}
+func (r *Runner) Changed() <-chan struct{} { return r.look.Load().changed }
 
 // State is what a runner knows at one moment.
 type State struct {
@@ -426,8 +446,4 @@ func (r *Runner) State() State {
 }
 
 // Mode is [Machine.Mode].
-func (r *Runner) Mode() Mode {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.m.Mode()
-}
+func (r *Runner) Mode() Mode { return r.look.Load().mode }
