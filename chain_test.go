@@ -373,29 +373,36 @@ func TestChainRedisFailover(t *testing.T) {
 	})
 }
 
-// A hold that the new store refuses ends at once, for the right reason.
+// A hold that the new store refuses ends at once, and not with its next renewal or its
+// lease, for the right reason; so does one that is not exclusive.
 func TestChainRefusedHold(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *chainWorld) {
-		a := w.start()
-		chainTakes(t, 2*time.Second, tierlock.Redis, a)
-		k := mustLock(t, a.Locker, "x", "1")
-		// Somebody has the key in MySQL, with a larger fence, in the epoch to come.
-		other := k.Token()
-		other.Lease, other.Fence = "other", other.Fence+1000
-		res := a.mc.Adopt(bg, []tierlock.AdoptRequest{{Name: name("x", "1"), Token: other, TTL: time.Minute, Place: tierlock.Place{Epoch: 2}}})
-		if res[0].Err != nil {
-			t.Fatal(res[0].Err)
-		}
-		w.shift(a, degrade.MySQL, "")
-		<-k.Context().Done()
-		wantLost(t, "the hold", context.Cause(k.Context()), "taken")
-		wantLost(t, "Unlock", k.Unlock(), "taken")
-		chainTakes(t, 10*time.Second, tierlock.MySQL, a)
-		idle(t, a.Locker)
-		if held := w.redis.Held(); len(held) != 0 {
-			t.Errorf("left in Redis: %v", held)
-		}
-	})
+	for _, resource := range []string{"x", "b"} {
+		inBubble(t, func(t *testing.T, w *chainWorld) {
+			a := w.start()
+			chainTakes(t, 2*time.Second, tierlock.Redis, a)
+			k := mustLock(t, a.Locker, resource, "1")
+			// Somebody has the key in MySQL, with a larger fence, in the epoch to come.
+			other := k.Token()
+			other.Lease, other.Fence = "other", other.Fence+1000
+			res := a.mc.Adopt(bg, []tierlock.AdoptRequest{{Name: name(resource, "1"), Token: other, TTL: time.Minute, Place: tierlock.Place{Epoch: 2}}})
+			if res[0].Err != nil {
+				t.Fatal(res[0].Err)
+			}
+			w.shift(a, degrade.MySQL, "")
+			shifted := time.Now()
+			<-k.Context().Done()
+			if d := time.Since(shifted); d > 3*time.Second { // a poll and an adoption; a renewal comes later
+				t.Errorf("%s: ended after %v", resource, d)
+			}
+			wantLost(t, "the hold", context.Cause(k.Context()), "taken")
+			wantLost(t, "Unlock", k.Unlock(), "taken")
+			chainTakes(t, 10*time.Second, tierlock.MySQL, a)
+			idle(t, a.Locker)
+			if held := w.redis.Held(); len(held) != 0 {
+				t.Errorf("%s: left in Redis: %v", resource, held)
+			}
+		})
+	}
 }
 
 // renewsNothing is a database that does all but renew.
