@@ -137,17 +137,18 @@ func (s *scale) tell(step string, took time.Duration, errs []string) error {
 	return nil
 }
 
-// settled is the number of goroutines when it falls no more: what has told that
-// it is done, and what it no longer needs, take a moment to end.
+// settled is the number of goroutines when it has not fallen for a second: what has
+// told that it is done, and what it no longer needs, take a moment to end, on a busy
+// machine a longer one.
 func settled() int {
-	for n := runtime.NumGoroutine(); ; {
+	least := runtime.NumGoroutine()
+	for still := 0; still < 10; still++ {
 		time.Sleep(100 * time.Millisecond)
-		now := runtime.NumGoroutine()
-		if now >= n {
-			return now
+		if now := runtime.NumGoroutine(); now < least {
+			least, still = now, 0
 		}
-		n = now
 	}
+	return least
 }
 
 // close ends all, and reports what is left then.
