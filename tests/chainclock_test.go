@@ -17,9 +17,6 @@ import (
 // 80 s after the step all is as before.
 func TestChainOverASteppedClock(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes a minute and a half")
-	}
 	const ttl, over = 6 * time.Second, 80 * time.Second
 	redis, clock := rig.RedisWithClock(t)
 	s := &twoStores{redis: redis, mysql: migratedServer(t)}
