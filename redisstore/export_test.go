@@ -80,7 +80,8 @@ func (s *Store) Later(d time.Duration) {
 // Guards reports whether the clock of the server that serves a lock is known.
 func (s *Store) Guards(p tierlock.Place, n tierlock.Name) bool {
 	g := s.guard(time.Now(), p, slotOf(lockKey(n, "")))
-	return g.known
+	_, known := g.wire.Explained(g.sent)
+	return known
 }
 
 // Guarded is the number of servers whose clocks are known.

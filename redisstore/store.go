@@ -257,6 +257,9 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			if ctx.Err() != nil {
 				return none, contract.Ended(ctx)
 			}
+			if try > 1 {
+				return none, notExecuted(budget)
+			}
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
@@ -286,7 +289,8 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 		}
 		// Late by the offset we know, which may be too low: the refusal tells
 		// more, and a second try cannot be refused for that reason. Where it
-		// does not tell more, a second try would be later still.
+		// does not tell more, a second try would be later still; but the tripwire
+		// leaves each try its own time, which a slow one has used up.
 		clock.Learn(s.local(began), s.local(received), -server, era)
 		if err := wire.refused(-server); err != nil {
 			if s.clocks.slots != nil {
@@ -295,12 +299,16 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			return none, err
 		}
 		before := offset
-		if offset, known = clock.Offset(s.local(received), era); !known || offset <= before || try == 2 {
-			return none, fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
+		if offset, known = clock.Offset(s.local(received), era); !known || !wire.bound && (offset <= before || try >= 2) {
+			return none, notExecuted(budget)
 		}
 		began = received
 		wire.again()
 	}
+}
+
+func notExecuted(budget time.Duration) error {
+	return fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
 }
 
 // readAcquired reads the answers that carry a token.

@@ -99,8 +99,7 @@ type guard struct {
 	wire  *contract.Tripwire
 	one   bool  // no other server than wire's can answer
 	sent  int64 // when the latest try began
-	most  int64 // the latest time that the server can have shown when the call began
-	known bool
+	bound bool  // whether it is the tripwire that bounds that try
 }
 
 // guard is for an acquire that began at sent, just now.
@@ -110,7 +109,6 @@ func (s *Store) guard(sent time.Time, p tierlock.Place, slot uint16) (g guard) {
 	}
 	g.wires, g.one, g.sent = &s.wires, s.clocks.slots == nil, s.wires.local(watchdog.At(sent))
 	g.wire = s.wires.at(s.clocked(p.Incarnation, slot), g.sent)
-	g.most, g.known = g.wire.Explained(g.sent)
 	return g
 }
 
@@ -121,11 +119,15 @@ func (s *Store) clocked(incarnation string, slot uint16) clocked {
 	return clocked{incarnation, s.hub.guide.node(slot)}
 }
 
-// latest is the latest time of the server for a grant, where it would be that
-// without the tripwire.
+// latest is the latest time of the server for a grant by the try that begins, where
+// it would be that without the tripwire.
 func (g *guard) latest(server int64, budget time.Duration) int64 {
-	if g.known {
-		server = min(server, g.most+budget.Microseconds())
+	if g.wire == nil {
+		return server
+	}
+	most, known := g.wire.Latest(g.sent, budget)
+	if g.bound = known && most < server; g.bound {
+		return most
 	}
 	return server
 }
@@ -152,7 +154,7 @@ func (g *guard) refused(server int64) error {
 	}
 	most, known := g.wire.Explained(g.wires.local(watchdog.Now()))
 	g.learn(server)
-	if !g.known || !known || server <= most {
+	if !known || server <= most {
 		return nil
 	}
 	return fmt.Errorf("%w: the clock of the server was stepped forward, by %v: nothing exclusive is granted there until it has gone on from that for some %v",

@@ -97,7 +97,7 @@ func TestSteppedForwardGrantsNothingExclusive(t *testing.T) {
 }
 
 // Steps that harm nobody refuse nothing: back, by however much, and forward by less
-// than a request may take, which is less than the margin of a lease.
+// than half the margin of the shortest lease.
 func TestHarmlessStepsTripNothing(t *testing.T) {
 	srv, clock := rig.RedisWithClock(t)
 	s := open(t, srv.Addr)
@@ -111,15 +111,42 @@ func TestHarmlessStepsTripNothing(t *testing.T) {
 		srv.Do("DEL", keyOf("k"))
 	}
 	take("at first")
-	for _, step := range []time.Duration{300 * time.Millisecond, -40 * time.Second, 100 * time.Millisecond, -time.Hour, 100 * time.Millisecond} {
+	for _, step := range []time.Duration{100 * time.Millisecond, -40 * time.Second, 100 * time.Millisecond, -time.Hour, 100 * time.Millisecond} {
 		clock.Step(step)
 		take("after " + step.String())
 	}
-	clock.Step(40 * time.Second)
-	wantTripped(t, "forward again", s, askIn(place, ask("k", newLease(), 30*time.Second)))
-	// Back from where nothing was granted.
-	clock.Step(-40 * time.Second)
-	take("back again")
+	// More is refused, however much time the call has left, and back again nothing.
+	for _, step := range []time.Duration{310 * time.Millisecond, 600 * time.Millisecond, 40 * time.Second} {
+		clock.Step(step)
+		req := askIn(place, ask("k", newLease(), 30*time.Second))
+		req.Budget = 1500 * time.Millisecond
+		wantTripped(t, "forward by "+step.String(), s, req)
+		clock.Step(-step)
+		take("back by " + step.String())
+	}
+}
+
+// A request that was long on its way is no step, and is sent again while its call has
+// time left.
+func TestSlowWayIsNoStep(t *testing.T) {
+	srv := rig.Redis(t)
+	proxy := rig.NewProxy(t, srv.Addr)
+	s := open(t, proxy.Addr)
+	place := exclusive(2)
+	place.Incarnation = mustProbe(t, s)
+	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
+	executed := srv.CommandsOf("evalsha")
+	proxy.Delay(700*time.Millisecond, 0)
+	go func() {
+		time.Sleep(200 * time.Millisecond)
+		proxy.Delay(0, 0)
+	}()
+	req := askIn(place, ask("k", newLease(), 60*time.Second))
+	req.Budget = 3 * time.Second
+	mustAcquire(t, s, req)
+	if n := srv.CommandsOf("evalsha") - executed; n < 2 {
+		t.Errorf("%d scripts; wanted a second one after that which was late", n)
+	}
 }
 
 // Other data is another server, or one that nobody has a hold on any more: its clock

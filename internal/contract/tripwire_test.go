@@ -68,13 +68,13 @@ func TestTripwireFollowsBack(t *testing.T) {
 // show, however rarely it is looked at; one that is right bounds ever more
 // closely what it can show.
 func TestTripwireAllowsForDrift(t *testing.T) {
-	for _, every := range []int64{ms, second, 40 * second} {
+	for _, c := range []struct{ every, gains int64 }{{ms, 100}, {second, 100}, {10 * second, 100}, {40 * second, 2000}, {1000 * second, 2000}} {
 		var w contract.Tripwire
-		server := func(now int64) int64 { return 1000*second + now + now/100 }
-		for now := every; now < 300*every; now += every {
+		server := func(now int64) int64 { return 1000*second + now + now/c.gains }
+		for now := c.every; now < 300*c.every; now += c.every {
 			w.Learn(now, server(now))
-			if most, _ := w.Explained(now + every); most < server(now+every)-2 {
-				t.Fatalf("every %d ms: at %d ms the clock shows %d µs more than it can", every/ms, now/ms, server(now+every)-most)
+			if most, _ := w.Explained(now + c.every); most < server(now+c.every)-2 {
+				t.Fatalf("every %d ms: at %d ms the clock shows %d µs more than it can", c.every/ms, now/ms, server(now+c.every)-most)
 			}
 		}
 	}
@@ -83,6 +83,27 @@ func TestTripwireAllowsForDrift(t *testing.T) {
 		w.Learn(now, now+1000*second)
 		if got := ahead(t, &w, now); got > 1000*second {
 			t.Fatalf("at %d s: %d µs more than it shows", now/second, got-1000*second)
+		}
+	}
+}
+
+// A silence explains little more than two probes do, during it and when the next
+// sample has ended it.
+func TestTripwireInASilence(t *testing.T) {
+	for _, silent := range []int64{second, 9 * second, 11 * second, 60 * second, 150 * second, 1200 * second} {
+		var w contract.Tripwire
+		start := 50 * second
+		for now := start - 20*second; now <= start; now += second {
+			w.Learn(now, now+1000*second)
+		}
+		want := 1000*second + min(silent, 10*second)/100 + max(0, silent-10*second)/2000
+		end := start + silent
+		if got := ahead(t, &w, end); got < want-2 || got > want+2 {
+			t.Errorf("after %d s: %d µs ahead; wanted %d", silent/second, got-1000*second, want-1000*second)
+		}
+		w.Learn(end, end+1010*second)
+		if got := ahead(t, &w, end+second); got > want+2+second/100 {
+			t.Errorf("after %d s and a sample: %d µs ahead; wanted %d at the most", silent/second, got-1000*second, want-1000*second)
 		}
 	}
 }
@@ -103,7 +124,7 @@ func TestTripwireTakesTheBestSample(t *testing.T) {
 	if got := ahead(t, &w, now+60*second); got < 999*second || got > 1000*second {
 		t.Errorf("%d ms ahead; wanted 999 s, and a hundredth of the time since", got/ms)
 	}
-	if got := w.Silent(now + 90*second); got < 30*time.Second || got > 35*time.Second {
+	if got := w.Silent(now + 90*second); got != 30*time.Second {
 		t.Errorf("silent for %v; wanted 30 s", got)
 	}
 }

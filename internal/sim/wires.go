@@ -34,8 +34,8 @@ func (w *wires) learn(incarnation string, sent time.Time, server int64) {
 // latest is the latest time of the server for an exclusive grant, where it would be
 // that without a tripwire.
 func (w *wires) latest(incarnation string, sent time.Time, server int64, budget time.Duration) int64 {
-	if most, known := w.at(incarnation).Explained(sent.Sub(w.made).Microseconds()); known {
-		server = min(server, most+budget.Microseconds())
+	if most, known := w.at(incarnation).Latest(sent.Sub(w.made).Microseconds(), budget); known {
+		server = min(server, most)
 	}
 	return server
 }
