@@ -141,10 +141,10 @@ func TestChainLateGrantIsUndone(t *testing.T) {
 		a := w.start(func(c *tierlock.Config) { c.Degrade.Poll = 20 * time.Millisecond })
 		chainTakes(t, 2*time.Second, tierlock.Redis, a)
 		slow := near1ms
-		slow.Delay = 200 * time.Millisecond
+		slow.Delay = 120 * time.Millisecond
 		a.rc.SetFaults(slow)
 		waits := lockAsync(bg, a.Locker, "x", "1", tierlock.Wait(10*time.Second))
-		time.Sleep(250 * time.Millisecond) // granted, the answer on its way
+		time.Sleep(170 * time.Millisecond) // granted, the answer on its way
 		if held := w.redis.Held(); len(held) != 1 {
 			t.Fatalf("held: %v", held)
 		}
