@@ -94,6 +94,7 @@ func All(store string) []Contestant {
 		tierlockContestant,
 		bareContestant,
 		floorContestant,
+		fullContestant,
 		rueidislockContestant,
 		rueidislockReadmeContestant,
 		redsyncRueidisContestant,

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"strconv"
 	"strings"
@@ -52,6 +53,30 @@ var floorContestant = Contestant{
 	},
 }
 
+var fullContestant = Contestant{
+	Name: "full",
+	About: "floor, and what tierlock has the server do besides: a bound on lateness, the record of the slot's largest fence, " +
+		"a message to waiters with each release; what is left of tierlock's distance to it is the client's",
+	Open: func(s Settings) (Locker, error) {
+		return openReference(s, func(r *reference) {
+			ttl := strconv.FormatInt(s.TTL.Milliseconds(), 10)
+			r.acquire = func(ctx context.Context, key, value string) (bool, error) {
+				late := strconv.FormatInt(time.Now().Add(time.Minute).UnixMicro(), 10)
+				fence, err := fullAcquire.Exec(ctx, r.client, []string{key, fullRecord(key)}, []string{value, ttl, floorTail(key), late}).AsInt64()
+				return fence > 0, err
+			}
+			r.release, r.renew = fullRelease, floorRenew
+		})
+	},
+}
+
+// fullRecord is the key of one of as many records as a Cluster has slots.
+func fullRecord(key string) string {
+	h := fnv.New32a()
+	h.Write([]byte(key))
+	return "record:" + strconv.Itoa(int(h.Sum32()%16384))
+}
+
 var (
 	bareRelease = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0`)
@@ -66,6 +91,20 @@ return 0`)
 	floorRelease = rueidis.NewLuaScript(`local value = redis.call('GET', KEYS[1])
 if value and string.sub(value, 11, 10 + #ARGV[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0`)
+	fullAcquire = rueidis.NewLuaScript(`local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+if now > tonumber(ARGV[4]) then return -now end
+local seq = math.floor((now - 1735689600000000) / 2)
+if redis.call('SET', KEYS[1], string.format('{"lease":"%s","fence":"%d","serverTime":%d%s', ARGV[1], seq, now, ARGV[3]), 'NX', 'PX', ARGV[2]) then
+  local last = redis.call('SET', KEYS[2], string.format('%d', seq), 'PX', '62000', 'GET')
+  if last and tonumber(last) > seq then return redis.error_reply('the clock was stepped back') end
+  return seq
+end
+return 0`)
+	fullRelease = rueidis.NewLuaScript(`if redis.call('GETRANGE', KEYS[1], '10', 9 + #ARGV[1]) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+redis.call('SPUBLISH', KEYS[1] .. ':wake', '')
+return 1`)
 	floorRenew = rueidis.NewLuaScript(`local value = redis.call('GET', KEYS[1])
 if value and string.sub(value, 11, 10 + #ARGV[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0`)

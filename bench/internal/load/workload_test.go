@@ -26,7 +26,7 @@ func tiny(t *testing.T, srv load.Server) load.Env {
 // commands is what the server executes for an uncontended pair, those inside
 // scripts included.
 var commands = map[string]float64{
-	"bare": 4, "floor": 6, "rueidislock": 6, "rueidislock-readme": 6,
+	"bare": 4, "floor": 6, "full": 8, "rueidislock": 6, "rueidislock-readme": 6,
 	"redsync-rueidis": 4, "redsync-goredis": 4, "redislock": 5,
 	"insert": 2, "row": 2, "getlock": 2,
 }
