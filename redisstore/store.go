@@ -257,9 +257,6 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			if ctx.Err() != nil {
 				return none, contract.Ended(ctx)
 			}
-			if try > 1 {
-				return none, notExecuted(budget)
-			}
 			return none, fmt.Errorf("%w: not sent within %v", tierlock.ErrLate, budget)
 		}
 		// The bound counts from the beginning of the call, not of this try.
@@ -287,10 +284,6 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			return tierlock.AcquireResult{Granted: true, Fences: n,
 				Token: contract.Ahead(granted(req, server), n)}, nil
 		}
-		// Late by the offset we know, which may be too low: the refusal tells
-		// more, and a second try cannot be refused for that reason. Where it
-		// does not tell more, a second try would be later still; but the tripwire
-		// leaves each try its own time, which a slow one has used up.
 		clock.Learn(s.local(began), s.local(received), -server, era)
 		if err := wire.refused(-server); err != nil {
 			if s.clocks.slots != nil {
@@ -298,17 +291,24 @@ func (s *Store) acquire(ctx context.Context, sent time.Time, req *tierlock.Acqui
 			}
 			return none, err
 		}
+		// Late by the offset we know, which may be too low: the refusal tells
+		// more, and a second try cannot be refused for that reason. Where it
+		// does not tell more, a second try would be later still.
 		before := offset
-		if offset, known = clock.Offset(s.local(received), era); !known || !wire.bound && (offset <= before || try >= 2) {
-			return none, notExecuted(budget)
+		offset, known = clock.Offset(s.local(received), era)
+		again := offset > before
+		if wire.bound {
+			// The tripwire leaves each try its own time. But there is no point in one
+			// whose answer nobody would wait for, and it would look as an outage does;
+			// and where all are late for too much to do, more of it helps nobody.
+			again = received.Sub(began) <= budget-received.Sub(sent)
+		}
+		if !known || !again || try == 2 {
+			return none, wire.late(budget)
 		}
 		began = received
 		wire.again()
 	}
-}
-
-func notExecuted(budget time.Duration) error {
-	return fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
 }
 
 // readAcquired reads the answers that carry a token.

@@ -132,6 +132,15 @@ func (g *guard) latest(server int64, budget time.Duration) int64 {
 	return server
 }
 
+// late is what a refusal means whose time some way explains.
+func (g *guard) late(budget time.Duration) error {
+	if g.bound && budget > contract.TripSlack {
+		return fmt.Errorf("%w: %v longer on its way than the best of the last minute, which might as well be a step of the server's clock",
+			tierlock.ErrLate, contract.TripSlack)
+	}
+	return fmt.Errorf("%w: not executed within %v", tierlock.ErrLate, budget)
+}
+
 // again begins another try.
 func (g *guard) again() {
 	if g.wire != nil {

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -126,8 +127,8 @@ func TestHarmlessStepsTripNothing(t *testing.T) {
 	}
 }
 
-// A request that was long on its way is no step, and is sent again while its call has
-// time left.
+// A request that was long on its way is no step, and is sent again where its call has
+// time left for that.
 func TestSlowWayIsNoStep(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
@@ -146,6 +147,34 @@ func TestSlowWayIsNoStep(t *testing.T) {
 	mustAcquire(t, s, req)
 	if n := srv.CommandsOf("evalsha") - executed; n < 2 {
 		t.Errorf("%d scripts; wanted a second one after that which was late", n)
+	}
+}
+
+// Where the way there has become slower for good, calls are late, and say so: the server
+// answers, so none of them may look as if it did not. Nor is one sent again and again,
+// which a server with too much to do would be slower for.
+func TestSlowerWayIsLateAndNoOutage(t *testing.T) {
+	srv := rig.Redis(t)
+	proxy := rig.NewProxy(t, srv.Addr)
+	s := open(t, proxy.Addr)
+	place := exclusive(2)
+	place.Incarnation = mustProbe(t, s)
+	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
+	proxy.Delay(500*time.Millisecond, 0)
+	for _, c := range []struct {
+		budget  time.Duration
+		scripts int64
+	}{{800 * time.Millisecond, 1}, {2 * time.Second, 2}} {
+		executed := srv.CommandsOf("evalsha")
+		ctx, cancel := context.WithTimeout(t.Context(), c.budget)
+		req := askIn(place, ask("k", newLease(), 60*time.Second))
+		req.Budget = c.budget
+		_, err := s.Acquire(ctx, req)
+		cancel()
+		wantClass(t, "slower by 500 ms, within "+c.budget.String(), err, tierlock.ErrLate)
+		if n := srv.CommandsOf("evalsha") - executed; n > c.scripts || !strings.Contains(err.Error(), "longer on its way") {
+			t.Errorf("%d scripts within %v, %v; wanted %d at most, and what is wrong with the way", n, c.budget, err, c.scripts)
+		}
 	}
 }
 
