@@ -17,6 +17,7 @@ type Broken struct {
 	LateClears        bool // a grant that comes too late frees what it would take
 	EpochIsError      bool // the refusal is any error
 	StepsBelieved     bool // clients believe a clock that was stepped forward
+	SlackOfCall       bool // … by as much as their call may take
 	ReleaseSilent     bool // a release in a chain wakes nobody
 	ZeroRefused       bool // a call without a place is refused after a chain
 

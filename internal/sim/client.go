@@ -93,7 +93,7 @@ func (s *locks) Acquire(ctx context.Context, req tierlock.AcquireRequest) (tierl
 	sent, guarded := time.Now(), req.Place.Exclusive && s.wires != nil && !s.opts.Broken.StepsBelieved
 	latest := s.at().now() + req.Budget.Microseconds()
 	if guarded {
-		latest = s.wires.latest(req.Place.Incarnation, sent, latest, req.Budget)
+		latest = s.wires.latest(req.Place.Incarnation, sent, latest, req.Budget, s.opts.Broken)
 	}
 	o, err := on(ctx, s, func(h *host) outcome[tierlock.AcquireResult] {
 		if h.readOnly {

@@ -33,8 +33,14 @@ func (w *wires) learn(incarnation string, sent time.Time, server int64) {
 
 // latest is the latest time of the server for an exclusive grant, where it would be
 // that without a tripwire.
-func (w *wires) latest(incarnation string, sent time.Time, server int64, budget time.Duration) int64 {
-	if most, known := w.at(incarnation).Latest(sent.Sub(w.made).Microseconds(), budget); known {
+func (w *wires) latest(incarnation string, sent time.Time, server int64, budget time.Duration, broken Broken) int64 {
+	wire, at := w.at(incarnation), sent.Sub(w.made).Microseconds()
+	most, known := wire.Latest(at, budget)
+	if broken.SlackOfCall {
+		most, known = wire.Explained(at)
+		most += budget.Microseconds()
+	}
+	if known {
 		server = min(server, most)
 	}
 	return server
