@@ -19,7 +19,7 @@ import (
 func TestChainSimulationWithShortSteps(t *testing.T) {
 	const repeat = "go test -race -run 'TestChainSimulationWithShortSteps$' . -chainsim.seed"
 	sim.RunSeeds(t, "testdata/chainsim-shortsteps-seeds", *chainSimSeed, *chainSimSeeds, repeat, func(t *testing.T, seed uint64) (wrong, before []string) {
-		for n := range uint64(150) {
+		for n := range uint64(50) {
 			wrong = append(wrong, shortSteps(t, seed, n, sim.Broken{})...)
 		}
 		return wrong, nil
