@@ -132,18 +132,18 @@ func TestHarmlessStepsTripNothing(t *testing.T) {
 func TestSlowWayIsNoStep(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
+	s := openWith(t, patient(proxy.Addr), redisstore.Options{CallTimeout: 20 * time.Second})
 	place := exclusive(2)
 	place.Incarnation = mustProbe(t, s)
 	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
 	executed := srv.CommandsOf("evalsha")
-	proxy.Delay(700*time.Millisecond, 0)
+	proxy.Delay(2*time.Second, 0)
 	go func() {
 		time.Sleep(200 * time.Millisecond)
 		proxy.Delay(0, 0)
 	}()
 	req := askIn(place, ask("k", newLease(), 60*time.Second))
-	req.Budget = 3 * time.Second
+	req.Budget = 15 * time.Second
 	mustAcquire(t, s, req)
 	if n := srv.CommandsOf("evalsha") - executed; n < 2 {
 		t.Errorf("%d scripts; wanted a second one after that which was late", n)
@@ -156,22 +156,22 @@ func TestSlowWayIsNoStep(t *testing.T) {
 func TestSlowerWayIsLateAndNoOutage(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
+	s := openWith(t, patient(proxy.Addr), redisstore.Options{CallTimeout: 20 * time.Second})
 	place := exclusive(2)
 	place.Incarnation = mustProbe(t, s)
 	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
-	proxy.Delay(500*time.Millisecond, 0)
+	proxy.Delay(2*time.Second, 0)
 	for _, c := range []struct {
 		budget  time.Duration
 		scripts int64
-	}{{800 * time.Millisecond, 1}, {2 * time.Second, 2}} {
+	}{{3900 * time.Millisecond, 1}, {12 * time.Second, 2}} {
 		executed := srv.CommandsOf("evalsha")
 		ctx, cancel := context.WithTimeout(t.Context(), c.budget)
 		req := askIn(place, ask("k", newLease(), 60*time.Second))
 		req.Budget = c.budget
 		_, err := s.Acquire(ctx, req)
 		cancel()
-		wantClass(t, "slower by 500 ms, within "+c.budget.String(), err, tierlock.ErrLate)
+		wantClass(t, "slower by 2 s, within "+c.budget.String(), err, tierlock.ErrLate)
 		if n := srv.CommandsOf("evalsha") - executed; n > c.scripts || !strings.Contains(err.Error(), "longer on its way") {
 			t.Errorf("%d scripts within %v, %v; wanted %d at most, and what is wrong with the way", n, c.budget, err, c.scripts)
 		}
