@@ -127,12 +127,20 @@ func TestHarmlessStepsTripNothing(t *testing.T) {
 	}
 }
 
+// openSlow is open for a way that takes seconds.
+func openSlow(t testing.TB, addr string) *redisstore.Store {
+	t.Helper()
+	opt := patient(addr)
+	opt.ConnWriteTimeout = 20 * time.Second
+	return openWith(t, opt, redisstore.Options{CallTimeout: 20 * time.Second})
+}
+
 // A request that was long on its way is no step, and is sent again where its call has
 // time left for that.
 func TestSlowWayIsNoStep(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, patient(proxy.Addr), redisstore.Options{CallTimeout: 20 * time.Second})
+	s := openSlow(t, proxy.Addr)
 	place := exclusive(2)
 	place.Incarnation = mustProbe(t, s)
 	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
@@ -156,7 +164,7 @@ func TestSlowWayIsNoStep(t *testing.T) {
 func TestSlowerWayIsLateAndNoOutage(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := openWith(t, patient(proxy.Addr), redisstore.Options{CallTimeout: 20 * time.Second})
+	s := openSlow(t, proxy.Addr)
 	place := exclusive(2)
 	place.Incarnation = mustProbe(t, s)
 	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
