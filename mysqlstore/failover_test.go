@@ -32,6 +32,29 @@ func movable(t *testing.T, first *rig.MariaDBServer) (db *sqlx.DB, move func(to 
 	return pool(t, strings.Replace(first.DSN(""), "@tcp(", "@"+network+"(", 1)), func(to *rig.MariaDBServer) { addr.Store(to.Addr) }
 }
 
+// acquireUnderWay begins an acquire that the server does not get on with, and returns
+// when it is there. (At a locked row it would be sent again and again: between two
+// of these nothing is under way, and what happens to the connection is not noticed.)
+func acquireUnderWay(t *testing.T, srv *rig.MariaDBServer, s *mysqlstore.Store, key string) <-chan error {
+	t.Helper()
+	db := admin(t, srv)
+	conn, err := db.Conn(background)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	execute(t, conn, "LOCK TABLES lock_record WRITE")
+	call := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(background, ask(key, newLease(), time.Hour))
+		call <- err
+	}()
+	rig.Eventually(t, patience, "the call is under way", func() bool {
+		return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state='Waiting for table metadata lock'") == 1
+	})
+	return call
+}
+
 // After a failover the store asks what the new server is: one on which a late
 // statement could not be told takes no locks, although the first was all right,
 // and those that are held are kept. It does not matter whether a call was under
@@ -53,17 +76,11 @@ func TestTheNextServerIsAskedToo(t *testing.T) {
 			t.Cleanup(s.Close)
 			s.SetPace(200*time.Millisecond, time.Minute, time.Hour, time.Hour)
 			mustAcquire(t, s, ask("k", "l", time.Hour))
-			call := make(chan error, 1)
+			var call <-chan error
 			if idle {
 				register(s, 1)
 			} else {
-				execute(t, admin(t, good), insertRow, "busy")
-				foreign(t, admin(t, good), "SELECT * FROM lock_record WHERE "+row("busy")+" FOR UPDATE")
-				go func() {
-					_, err := s.Acquire(background, ask("busy", "l", time.Hour))
-					call <- err
-				}()
-				rig.Eventually(t, patience, "the call is under way", func() bool { busy, _ := s.Rows(); return busy == 1 })
+				call = acquireUnderWay(t, good, s, "busy")
 			}
 			// What the replica has of it.
 			execute(t, admin(t, bad), insertRow, "k")
@@ -71,7 +88,7 @@ func TestTheNextServerIsAskedToo(t *testing.T) {
 			move(bad)
 			good.Kill()
 			if !idle {
-				wantNotInTime(t, <-call)
+				wantClass(t, "a call at the kill", <-call, tierlock.ErrUnavailable)
 			}
 			rig.Eventually(t, patience, "new locks are refused", func() bool {
 				_, err := s.Acquire(t.Context(), ask("new", "l", time.Millisecond))

@@ -148,7 +148,7 @@ func TestPausedServer(t *testing.T) {
 	}
 }
 
-// The server is killed in mid hold, and while a call waits for a row. Held locks
+// The server is killed in mid hold, and while a call is under way. Held locks
 // are there when it is back, and the same store works.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
@@ -159,14 +159,7 @@ func TestKilledServer(t *testing.T) {
 	explicit := newLease()
 	mustAcquire(t, s, askAs("h", "held as", explicit, time.Minute))
 
-	db := admin(t, srv)
-	foreign(t, db, insertRow, "waited for")
-	got := make(chan error, 1)
-	go func() {
-		_, err := s.Acquire(background, ask("waited for", newLease(), time.Minute))
-		got <- err
-	}()
-	rig.Eventually(t, patience, "the call is under way", func() bool { busy, _ := s.Rows(); return busy == 1 })
+	got := acquireUnderWay(t, srv, s, "waited for")
 	srv.Kill()
 	wantClass(t, "a call at the kill", <-got, tierlock.ErrUnavailable)
 	for range 3 {
