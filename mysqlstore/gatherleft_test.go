@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
@@ -28,7 +27,7 @@ func TestGatheredInSessionsLeftByOthers(t *testing.T) {
 					db := pool(t, srv.DSN(""))
 					defer db.Close() // ends what was left, too
 					db.SetMaxOpenConns(1)
-					s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: 2 * time.Second})
+					s := mysqlstore.New(db, calm)
 					defer s.Close()
 					inspectSoon(t, s, "warm")
 					if gathered {

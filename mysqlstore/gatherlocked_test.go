@@ -1,7 +1,6 @@
 package mysqlstore_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -99,7 +98,7 @@ func TestLockedRowDelaysNobodyElse(t *testing.T) {
 				// waited for nothing is answered, and was, while the rows were locked.
 				got := takes[i]
 				if isLocked[i] && got.err != nil {
-					wantNotInTime(t, got.err)
+					wantNotInTime(t, got.AcquireResult, got.err)
 				} else if got.err != nil || !got.Granted {
 					t.Errorf("acquire %s: got %+v, %v", key("free", i), got.AcquireResult, got.err)
 				}
@@ -118,52 +117,53 @@ func TestLockedRowDelaysNobodyElse(t *testing.T) {
 	}
 }
 
-// Calls that went by themselves, and wait for rows that somebody has locked, keep
-// others from going for a moment only.
+// Calls that went by themselves, and wait for something in the server, keep others from
+// going for a moment only: those are answered while they wait.
 func TestWaitingCallsGiveWay(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	db := admin(t, srv)
-	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 3 * time.Second})
+	s := open(t, srv.DSN(""), calm)
 	const stuck = 8
-	// A page that is split just before a locked row may lock what is before that, too.
-	execute(t, db, insertRow, "between")
-	tx := foreign(t, db, "SELECT 1")
-	for i := range stuck {
-		execute(t, tx, insertRow, fmt.Sprint("stuck", i))
+	// A locked row is waited for for a second at most, which may be over before the
+	// others have come. At the gate the test decides how long.
+	gate, err := db.Conn(background)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	execute(t, gate, "DO GET_LOCK('gate', 10)")
+	execute(t, db, "CREATE TRIGGER gate BEFORE INSERT ON lock_record FOR EACH ROW "+
+		"SET @passed = IF(NEW.business_id LIKE 'stuck%', GET_LOCK('gate', 60) + RELEASE_LOCK('gate'), 0)")
+	waiting := func() int64 {
+		return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state='User lock'")
 	}
 	inspectSoon(t, s, "k")
-	ctx, cancel := context.WithCancel(t.Context())
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	defer cancel()
+	var stuckCalls sync.WaitGroup
 	for i := range stuck {
-		waiting.Go(func() {
-			if res, err := s.Acquire(ctx, ask(fmt.Sprint("stuck", i), newLease(), patience)); err == nil {
-				t.Errorf("got %+v for a row that is locked", res)
-			}
+		stuckCalls.Go(func() {
+			_, _ = s.Acquire(background, ask(fmt.Sprint("stuck", i), newLease(), patience)) // its end does not matter
 		})
+		rig.Eventually(t, patience, fmt.Sprintf("%d calls wait", i+1), func() bool { return waiting() == int64(i+1) })
 	}
-	waits := func() bool { busy, _ := s.Rows(); return busy >= stuck }
-	rig.Eventually(t, patience, "they wait", waits)
 	var calls sync.WaitGroup
 	for i := range 100 {
 		calls.Go(func() {
-			within(t, 900*time.Millisecond, "acquire and release", func() {
-				k := fmt.Sprint(i)
-				if res, err := s.Acquire(t.Context(), ask(k, k, patience)); err != nil || !res.Granted {
-					t.Errorf("got %+v, %v", res, err)
-				}
-				if own, err := s.Release(t.Context(), drop(k, k)); err != nil || own != tierlock.LeaseOwned {
-					t.Errorf("got %v, %v", own, err)
-				}
-			})
+			k := fmt.Sprint(i)
+			if res, err := s.Acquire(t.Context(), ask(k, k, patience)); err != nil || !res.Granted {
+				t.Errorf("got %+v, %v", res, err)
+			}
+			if own, err := s.Release(t.Context(), drop(k, k)); err != nil || own != tierlock.LeaseOwned {
+				t.Errorf("got %v, %v", own, err)
+			}
 		})
 	}
 	calls.Wait()
-	if !waits() {
-		t.Error("nobody waited any more; the test is not what it should be")
+	if busy, _ := s.Rows(); busy < stuck {
+		t.Errorf("%d of %d calls were still under way when all others had been answered", busy, stuck)
 	}
+	execute(t, gate, "DO RELEASE_LOCK('gate')")
+	stuckCalls.Wait()
 }
 
 // What a statement for several has done is undone where one of its rows is locked,
@@ -225,7 +225,7 @@ func TestLockedRowsAreForgotten(t *testing.T) {
 	t.Parallel()
 	srv := migrated(t)
 	db := admin(t, srv)
-	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 2 * time.Second})
+	s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 5 * time.Second})
 	execute(t, db, insertRow, "a")
 	tx := foreign(t, db, "SELECT COUNT(*) FROM lock_record WHERE namespace='test' FOR UPDATE") // and what is between
 	inspectSoon(t, s, "a")
@@ -281,7 +281,7 @@ func TestGatheredRivals(t *testing.T) {
 								n += round / again * keys
 							}
 							k, lease := fmt.Sprint(level, made, n), newLease()
-							res, err := s.Acquire(t.Context(), ask(k, lease, time.Hour))
+							res, err := acquirePatiently(s, ask(k, lease, time.Hour))
 							if err != nil {
 								t.Errorf("acquire: %v", err)
 								return
@@ -300,7 +300,7 @@ func TestGatheredRivals(t *testing.T) {
 							inside[n] = ""
 							holders[n].Unlock()
 							granted.Add(1)
-							if own, err := s.Release(t.Context(), drop(k, lease)); err != nil || own != tierlock.LeaseOwned {
+							if own, err := releasePatiently(s, drop(k, lease)); err != nil || own != tierlock.LeaseOwned {
 								t.Errorf("release: %v, %v", own, err)
 								return
 							}
@@ -324,12 +324,14 @@ func TestGatheredLostReply(t *testing.T) {
 	srv := migrated(t)
 	clean := open(t, srv.DSN(""), calm)
 	const calls = 20
+	const limit = 6 * time.Second // and all calls are in the queue before that
 	for _, what := range []string{"take", "release"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			proxy := rig.NewProxy(t, srv.Addr)
 			db := pool(t, srv.DSNVia(proxy.Addr, ""))
 			db.SetMaxOpenConns(1) // on which the statement is prepared
-			s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: 700 * time.Millisecond})
+			s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: limit})
 			t.Cleanup(s.Close)
 			send := func(kind string) (all []*gotten, g *gatheredCalls) {
 				g = gatherCalls(t, s)
@@ -355,7 +357,7 @@ func TestGatheredLostReply(t *testing.T) {
 			g.answers()
 			all, g := send("lost")
 			end := proxy.HoldReply()
-			within(t, 700*time.Millisecond+slack, "the calls", g.answers)
+			within(t, limit+slack, "the calls", g.answers)
 			for i, got := range all {
 				wantClass(t, what, got.err, tierlock.ErrUnavailable, "no answer")
 				if mustInspect(t, clean, fmt.Sprint(what, "lost", i)).Held != (what == "take") {

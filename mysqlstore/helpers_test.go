@@ -13,7 +13,7 @@ import (
 )
 
 // calm has a limit that a busy machine keeps.
-var calm = mysqlstore.Options{CallTimeout: 5 * time.Second}
+var calm = mysqlstore.Options{CallTimeout: 15 * time.Second}
 
 // pool is a pool of the test's own.
 func pool(t testing.TB, dsn string) *sqlx.DB {

@@ -41,13 +41,12 @@ func TestSessionsLeftByOthers(t *testing.T) {
 			db := pool(t, srv.DSN(""))
 			defer db.Close() // ends what was left, too
 			db.SetMaxOpenConns(1)
-			s := mysqlstore.New(db, mysqlstore.Options{CallTimeout: 2 * time.Second})
+			s := mysqlstore.New(db, calm)
 			defer s.Close()
 			key := func(k string) string { return k + " ключ " + left.query }
 			for _, k := range []string{"1", "2", "released"} {
-				mustAcquire(t, s, ask(key(k), "l"+k, 10*time.Second))
+				mustAcquire(t, s, ask(key(k), "l"+k, 10*time.Minute))
 			}
-			short := time.Now()
 			db.MustExec(left.query)
 
 			res, err := s.Acquire(t.Context(), ask(key("new"), "l", time.Minute))
@@ -58,9 +57,9 @@ func TestSessionsLeftByOthers(t *testing.T) {
 				}
 			}
 			reqs := []tierlock.RenewRequest{
-				{Name: name(key("1")), Lease: "l1", TTL: time.Minute},
-				{Name: name(key("2")), Lease: "l2", TTL: time.Minute},
-				{Name: name(key("none")), Lease: "l3", TTL: time.Minute}, // so that the rows have to be read
+				{Name: name(key("1")), Lease: "l1", TTL: time.Hour},
+				{Name: name(key("2")), Lease: "l2", TTL: time.Hour},
+				{Name: name(key("none")), Lease: "l3", TTL: time.Hour}, // so that the rows have to be read
 			}
 			renewed := 0
 			for i, r := range s.Renew(t.Context(), reqs) {
@@ -69,8 +68,8 @@ func TestSessionsLeftByOthers(t *testing.T) {
 				}
 				renewed++
 				rec, err := plain.Inspect(t.Context(), reqs[i].Name)
-				if err != nil || rec.Left < 30*time.Second {
-					t.Errorf("renewed, and others see %v left, error %v; wanted about a minute", rec.Left, err)
+				if err != nil || rec.Left < 30*time.Minute {
+					t.Errorf("renewed, and others see %v left, error %v; wanted about an hour", rec.Left, err)
 				}
 			}
 			own, err := s.Release(t.Context(), tierlock.ReleaseRequest{Name: name(key("released")), Lease: "lreleased"})
@@ -79,9 +78,6 @@ func TestSessionsLeftByOthers(t *testing.T) {
 				if rec, err := plain.Inspect(t.Context(), name(key("released"))); err != nil || rec.Held {
 					t.Errorf("released, and others see it held %v, error %v; wanted free", rec.Held, err)
 				}
-			}
-			if took := time.Since(short); took > 8*time.Second {
-				t.Fatalf("the test took %v, longer than the leases; this machine is too slow for it", took)
 			}
 			if left.harmless && !(granted && renewed == 2 && released) {
 				t.Errorf("granted %v, renewed %d of 2, released %v (%v, %v); wanted all", granted, renewed, released, res.Token, err)

@@ -23,7 +23,7 @@ func TestBackgroundWorkStaysOutOfTransactions(t *testing.T) {
 	one := func() (*sqlx.DB, *mysqlstore.Store, *logged) {
 		p, log := pool(t, srv.DSN("")), new(logged)
 		p.SetMaxOpenConns(1)
-		s := mysqlstore.New(p, mysqlstore.Options{CallTimeout: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		s := mysqlstore.New(p, mysqlstore.Options{CallTimeout: calm.CallTimeout, Logger: slog.New(slog.NewTextHandler(log, nil))})
 		t.Cleanup(s.Close)
 		return p, s, log
 	}

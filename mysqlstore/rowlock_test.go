@@ -37,9 +37,10 @@ func TestAcquireGivenUpAtALockedRow(t *testing.T) {
 					tx := foreign(t, db, "SELECT * FROM lock_record WHERE "+row(key)+" FOR UPDATE")
 					req := ask(key, newLease(), patience)
 					req.Explicit = explicit
+					var res tierlock.AcquireResult
 					var err error
-					took := within(t, limit+slack, "acquire", func() { _, err = s.Acquire(background, req) })
-					wantNotInTime(t, err)
+					took := within(t, limit+slack, "acquire", func() { res, err = s.Acquire(background, req) })
+					wantNotInTime(t, res, err)
 					if took < limit {
 						t.Fatalf("given up after %v, %v: the row was not waited for", took, err)
 					}
@@ -58,9 +59,13 @@ func TestAcquireGivenUpAtALockedRow(t *testing.T) {
 
 // wantNotInTime checks what an acquire says whose row was locked until its limit: that
 // there was no answer, or on MariaDB, where it does not wait in the server, that it
-// comes too late.
-func wantNotInTime(t testing.TB, err error) {
+// comes too late. One that the server finds late asks for no row, and is told who holds
+// the lock, if anybody does.
+func wantNotInTime(t testing.TB, res tierlock.AcquireResult, err error) {
 	t.Helper()
+	if err == nil && !res.Granted && res.Left > 0 {
+		return
+	}
 	if !errors.Is(err, tierlock.ErrLate) {
 		wantClass(t, "acquire", err, tierlock.ErrUnavailable)
 	}
@@ -87,41 +92,43 @@ func TestLateRowIsFoundByTheUndo(t *testing.T) {
 	srv := migrated(t, "--version=8.0.36") // on MariaDB no acquire waits
 	db := admin(t, srv)
 	for _, level := range levels {
-		for _, limit := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond} {
-			t.Run(fmt.Sprint(level, "/", limit), func(t *testing.T) {
-				s := open(t, srv.DSN("innodb_lock_wait_timeout=1&"+at(level)), mysqlstore.Options{CallTimeout: limit})
-				key := t.Name()
-				inspectSoon(t, s, key)
-				tx := foreign(t, db, insertRow, key)
-				lease := newLease()
-				_, err := s.Acquire(background, ask(key, lease, patience))
-				gaveUp := time.Now()
-				wantClass(t, "acquire", err, tierlock.ErrUnavailable)
-				if inspectSoon(t, s, key).Held {
-					t.Fatal("held while the row waits for another transaction")
-				}
-				if lockWaits(t, db) != 1 {
-					t.Fatal("the statement of the call does not wait")
-				}
-				if err := tx.Rollback(); err != nil {
-					t.Fatal(err)
-				}
-				noTransactions(t, db)
-				if rec := inspectSoon(t, s, key); !rec.Held || rec.Token.Lease != lease {
-					t.Fatalf("got %+v; wanted the late row of lease %s", rec, lease)
-				}
-				// Nobody else comes in, and the undo finds it.
-				other := open(t, srv.DSN(""), calm)
-				if res, err := other.Acquire(background, ask(key, newLease(), time.Second)); err != nil || res.Granted {
-					t.Errorf("another's acquire: got %+v, %v; wanted held", res, err)
-				}
-				time.Sleep(time.Until(gaveUp.Add(s.Linger())))
-				mustRelease(t, other, drop(key, lease), tierlock.LeaseOwned)
-				if mustInspect(t, other, key).Held {
-					t.Error("held after the undo")
-				}
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			// The call is sent before its limit, and the rollback comes while its
+			// statement waits, also where the machine stands still in between.
+			s := open(t, srv.DSN("innodb_lock_wait_timeout=12&"+at(level)), mysqlstore.Options{CallTimeout: 4 * time.Second})
+			key := t.Name()
+			inspectSoon(t, s, key)
+			tx := foreign(t, db, insertRow, key)
+			lease := newLease()
+			_, err := s.Acquire(background, ask(key, lease, time.Hour))
+			gaveUp := time.Now()
+			wantClass(t, "acquire", err, tierlock.ErrUnavailable)
+			if inspectSoon(t, s, key).Held {
+				t.Fatal("held while the row waits for another transaction")
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			var rec tierlock.Record
+			rig.Eventually(t, patience, "the row comes late", func() bool {
+				rec = inspectSoon(t, s, key)
+				return rec.Held
 			})
-		}
+			if rec.Token.Lease != lease {
+				t.Fatalf("got %+v; wanted the late row of lease %s", rec, lease)
+			}
+			// Nobody else comes in, and the undo finds it.
+			other := open(t, srv.DSN(""), calm)
+			if res, err := other.Acquire(background, ask(key, newLease(), time.Second)); err != nil || res.Granted {
+				t.Errorf("another's acquire: got %+v, %v; wanted held", res, err)
+			}
+			time.Sleep(time.Until(gaveUp.Add(s.Linger())))
+			mustRelease(t, other, drop(key, lease), tierlock.LeaseOwned)
+			if mustInspect(t, other, key).Held {
+				t.Error("held after the undo")
+			}
+		})
 	}
 }
 
@@ -140,8 +147,8 @@ func TestNothingComesAfterLinger(t *testing.T) {
 				t.Errorf("Linger: got %v; wanted %v", got, want)
 			}
 			tx := foreign(t, db, insertRow, key)
-			_, err := s.Acquire(background, ask(key, newLease(), patience))
-			wantNotInTime(t, err)
+			res, err := s.Acquire(background, ask(key, newLease(), patience))
+			wantNotInTime(t, res, err)
 			time.Sleep(s.Linger() + slack)
 			if n := lockWaits(t, db); n != 0 {
 				t.Errorf("%d statements still wait after %v", n, s.Linger())
@@ -167,7 +174,7 @@ func TestHeldLockWithALockedRow(t *testing.T) {
 	s := open(t, srv.DSN(""), quick)
 	other := open(t, srv.DSN(""), calm)
 	lease := newLease()
-	first := mustAcquire(t, other, ask("k", lease, patience))
+	first := mustAcquire(t, other, ask("k", lease, time.Hour))
 	inspectSoon(t, s, "k")
 	tx := foreign(t, db, "SELECT * FROM lock_record WHERE "+row("k")+" FOR UPDATE")
 	within(t, quick.CallTimeout+slack, "renew", func() {
@@ -181,10 +188,9 @@ func TestHeldLockWithALockedRow(t *testing.T) {
 	if rec := mustInspect(t, other, "k"); !rec.Held || rec.Token != first {
 		t.Errorf("inspect: got %+v; wanted %v", rec, first)
 	}
-	// Not "held", though it is: the call has no answer.
 	within(t, quick.CallTimeout+slack, "acquire", func() {
-		_, err := s.Acquire(background, ask("k", newLease(), patience))
-		wantNotInTime(t, err)
+		res, err := s.Acquire(background, ask("k", newLease(), patience))
+		wantNotInTime(t, res, err)
 	})
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
@@ -214,21 +220,20 @@ func TestOneLockedRowDoesNotEndOtherHolds(t *testing.T) {
 		reqs = append(reqs, tierlock.RenewRequest{Name: name(key), Lease: lease, TTL: 2 * patience})
 	}
 	tx := foreign(t, db, "SELECT * FROM lock_record WHERE "+row("7")+" FOR UPDATE")
-	var failed []string
+	renewed := make(map[string]bool)
 	for range 4 { // as the watchdog: once, and three times more
-		failed = failed[:0]
 		within(t, quick.CallTimeout+slack, "renew", func() {
 			for i, res := range short.Renew(background, reqs) {
-				if res.Err != nil {
-					failed = append(failed, reqs[i].Name.Key)
-				} else if res.State != tierlock.LeaseOwned {
+				if res.Err == nil && res.State != tierlock.LeaseOwned {
 					t.Errorf("%s: %v", reqs[i].Name, res.State)
+				} else if res.Err == nil {
+					renewed[reqs[i].Name.Key] = true
 				}
 			}
 		})
 	}
-	if len(failed) != 1 || failed[0] != "7" {
-		t.Errorf("not renewed: %v; wanted 7 alone", failed)
+	if renewed["7"] || len(renewed) != holds-1 {
+		t.Errorf("renewed: %v; wanted all but 7", renewed)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
@@ -253,7 +258,7 @@ func TestCancelledCallsLeaveNoThreads(t *testing.T) {
 	for _, level := range levels {
 		t.Run(level, func(t *testing.T) {
 			const places = 8
-			s := open(t, srv.DSN(at(level)), mysqlstore.Options{CallTimeout: 300 * time.Millisecond, MaxCalls: places})
+			s := open(t, srv.DSN(at(level)), mysqlstore.Options{CallTimeout: calm.CallTimeout, MaxCalls: places})
 			key := t.Name()
 			execute(t, db, insertRow, key)
 			inspectSoon(t, s, key)
@@ -266,7 +271,11 @@ func TestCancelledCallsLeaveNoThreads(t *testing.T) {
 					ctx, cancel := context.WithCancel(background)
 					defer cancel()
 					time.AfterFunc(50*time.Millisecond, cancel)
+					began := time.Now()
 					_, err := s.Acquire(ctx, ask(key, newLease(), patience))
+					if errors.Is(err, tierlock.ErrLate) && time.Since(began) > time.Second {
+						return // the row was waited for as long as that may be, before it was cancelled
+					}
 					wantClass(t, "acquire", err, tierlock.ErrUnavailable)
 					for _, unwanted := range []string{"1205", "1213", "1040"} {
 						if strings.Contains(err.Error(), unwanted) {
@@ -281,13 +290,11 @@ func TestCancelledCallsLeaveNoThreads(t *testing.T) {
 				most = max(most, srv.Threads())
 			}
 			calls.Wait()
-			// Each statement lasts 300 ms for the store, and at most a second in
-			// the server.
-			if limit := baseline + places + places*int(s.Linger()/quick.CallTimeout+1); most > limit {
+			if limit := baseline + 3*places; most > limit {
 				t.Errorf("up to %d threads, %d before; wanted at most %d", most, baseline, limit)
 			}
-			rig.Eventually(t, s.Linger()+2*time.Second, "no statement waits any more", func() bool { return lockWaits(t, db) == 0 })
-			rig.Eventually(t, 2*time.Second, "the threads have ended", func() bool { return srv.Threads() <= baseline+places })
+			rig.Eventually(t, patience, "no statement waits any more", func() bool { return lockWaits(t, db) == 0 })
+			rig.Eventually(t, patience, "the threads have ended", func() bool { return srv.Threads() <= baseline+places })
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)
 			}
