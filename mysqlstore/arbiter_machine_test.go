@@ -133,6 +133,13 @@ func (p *chainProc) take(t *testing.T, lease time.Duration) {
 	p.lease, p.renewed = lease, now
 }
 
+// permitLeft is how long its permit lasts.
+func (p *chainProc) permitLeft() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.m.Permit().Sub(p.now())
+}
+
 func (p *chainProc) holds() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,8 +250,8 @@ func TestMachinesWaitForAMemberThatIsGone(t *testing.T) {
 	stop[2]()
 	redis.Store(false)
 	took, _ := granting(t, degrade.MySQL, term+patience, procs[:2]...)
-	if took < term {
-		t.Errorf("opened after %v: the permit of the one that is gone lasts %v", took, term)
+	if left := procs[2].permitLeft(); left > 0 {
+		t.Errorf("opened after %v: the permit of the one that is gone lasts for another %v", took, left)
 	}
 	stillHeld(t, procs[:2]...)
 	db := admin(t, srv)
@@ -287,6 +294,12 @@ func TestMachinesOverAFailoverOfTheArbiter(t *testing.T) {
 		move(replica)
 	}
 	failed := time.Now()
+	var permits []degrade.Instant // of the old arbiter
+	for _, p := range procs {
+		p.mu.Lock()
+		permits = append(permits, p.m.Permit())
+		p.mu.Unlock()
+	}
 	rig.Eventually(t, patience, "all know of it", func() bool {
 		for _, p := range procs {
 			p.mu.Lock()
@@ -300,8 +313,10 @@ func TestMachinesOverAFailoverOfTheArbiter(t *testing.T) {
 	})
 	t.Logf("taken over after %v", time.Since(failed))
 	_, after := granting(t, degrade.Redis, term+patience, procs...)
-	if took := time.Since(failed); took < term {
-		t.Errorf("opened after %v: permits of the old arbiter last %v", took, term)
+	for i, p := range procs {
+		if left := permits[i].Sub(p.now()); left > 0 {
+			t.Errorf("opened after %v: a permit of the old arbiter lasts for another %v", time.Since(failed), left)
+		}
 	}
 	if after < before+16 {
 		t.Errorf("epoch %d after %d", after, before)

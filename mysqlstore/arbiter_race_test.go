@@ -122,25 +122,30 @@ func TestArbiterLateRefresh(t *testing.T) {
 	t.Parallel()
 	srv, dsn := patientServer(t)
 	db := admin(t, srv)
-	s := open(t, dsn(levels[0]), mysqlstore.Options{CallTimeout: 300 * time.Millisecond})
+	const limit = 5 * time.Second
+	s := open(t, dsn(levels[0]), mysqlstore.Options{CallTimeout: limit})
 	name := newChainName()
-	var first degrade.Reply
-	rig.Eventually(t, patience, "the store answers", func() (ok bool) {
-		var err error
-		first, err = s.Arbitrate(background, chainSelf(name, 1), degrade.Action{Kind: degrade.Poll})
-		return err == nil
-	})
-	mode := degrade.Mode{Epoch: 1, Tier: degrade.Redis, Incarnation: "0", Server: first.Server, Term: time.Minute, Drift: 10}
+	mode := firstMode(t, s)
+	mode.Epoch = 1
 	putMode(t, db, name, mode)
 	tx := foreign(t, db, "UPDATE lock_mode SET phase='DRAIN', epoch=2 WHERE namespace=?", name)
-	within(t, s.Linger(), "refresh", func() {
-		_, err := s.Arbitrate(background, chainSelf(name, 1), degrade.Action{Kind: degrade.Refresh, From: mode})
-		wantClass(t, "refresh", err, tierlock.ErrUnavailable)
+	refresh := func(ctx context.Context, member int) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Arbitrate(ctx, chainSelf(name, member), degrade.Action{Kind: degrade.Refresh, From: mode})
+			done <- err
+		}()
+		waitsForRow(t, srv, int64(member))
+		return done
+	}
+	within(t, limit+slack, "refresh", func() {
+		given := refresh(background, 1)
+		ctx, cancel := context.WithCancel(background)
+		left := refresh(ctx, 2)
+		cancel()
+		wantClass(t, "refresh of one who leaves", <-left, tierlock.ErrUnavailable)
+		wantClass(t, "refresh", <-given, tierlock.ErrUnavailable)
 	})
-	ctx, cancel := context.WithCancel(background)
-	time.AfterFunc(20*time.Millisecond, cancel)
-	_, err := s.Arbitrate(ctx, chainSelf(name, 2), degrade.Action{Kind: degrade.Refresh, From: mode})
-	wantClass(t, "refresh of one who leaves", err, tierlock.ErrUnavailable)
 	waitsForRow(t, srv, 2)
 	execute(t, tx, "COMMIT")
 	_ = tx.Rollback()
@@ -182,7 +187,7 @@ func TestArbiterAtALockedRow(t *testing.T) {
 	if r := pollMode(t, open(t, srv.DSN(""), calm), name); r.Mode != mode {
 		t.Errorf("poll: %+v", r)
 	}
-	rig.Eventually(t, s.Linger()+slack, "no statement waits", func() bool { return lockWaits(t, db) == 0 })
+	rig.Eventually(t, patience, "no statement waits", func() bool { return lockWaits(t, db) == 0 })
 }
 
 // All statements at once, as fast as they go: no deadlock; and what a switch rests
@@ -202,10 +207,14 @@ func TestArbiterStress(t *testing.T) {
 	putMode(t, db, name, first)
 	var current atomic.Pointer[degrade.Mode] // as far as it is known to be committed
 	current.Store(&first)
-	ctx, cancel := context.WithTimeout(background, lasts)
+	ctx, cancel := context.WithCancel(background)
 	defer cancel()
 	var all sync.WaitGroup
 	var refreshed, refused, acked, removed atomic.Int64
+	switches, began := 0, time.Now()
+	enough := func() bool {
+		return switches >= 5 && refreshed.Load() >= 100 && refused.Load() > 0 && acked.Load() >= 20 && removed.Load() > 0
+	}
 	for i := range members {
 		s := open(t, dsn(levels[i%2]), mysqlstore.Options{CallTimeout: time.Minute})
 		self := chainSelf(name, i)
@@ -242,8 +251,7 @@ func TestArbiterStress(t *testing.T) {
 			}
 		})
 	}
-	switches := 0
-	for ; ctx.Err() == nil; switches++ {
+	for ; time.Since(began) < lasts || !enough() && time.Since(began) < 4*lasts; switches++ {
 		time.Sleep(20 * time.Millisecond)
 		mode := *current.Load()
 		drain := drainOf(mode)
@@ -277,9 +285,10 @@ func TestArbiterStress(t *testing.T) {
 		next := opened(drain)
 		current.Store(&next)
 	}
+	cancel()
 	all.Wait()
 	t.Logf("%d switches, %d refreshes, %d refused, %d acks, %d removals", switches, refreshed.Load(), refused.Load(), acked.Load(), removed.Load())
-	if switches < 5 || refreshed.Load() < 100 || refused.Load() == 0 || acked.Load() < 20 || removed.Load() == 0 {
+	if !enough() {
 		t.Error("that is no trial")
 	}
 	if n := deadlocks() - before; n != 0 {
@@ -334,13 +343,11 @@ func TestHangingCallsLeaveRoomForTheArbiter(t *testing.T) {
 			rig.Eventually(t, patience, "all places are taken", func() bool { return lockWaits(t, admins) == c.hanging })
 			for range 10 {
 				for _, kind := range []degrade.Kind{degrade.Poll, degrade.Refresh} {
-					within(t, 5*time.Second, "action", func() {
-						ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-						defer cancel()
-						if r, err := s.Arbitrate(ctx, chainSelf(namespace, 1), degrade.Action{Kind: kind, From: mode}); err != nil || !r.OK {
-							t.Errorf("action %d: %+v, %v", kind, r, err)
-						}
-					})
+					ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+					if r, err := s.Arbitrate(ctx, chainSelf(namespace, 1), degrade.Action{Kind: kind, From: mode}); err != nil || !r.OK {
+						t.Errorf("action %d: %+v, %v", kind, r, err)
+					}
+					cancel()
 				}
 			}
 			if n := lockWaits(t, admins); n != c.hanging {
@@ -356,7 +363,7 @@ func TestArbiterLostAnswer(t *testing.T) {
 	srv := migrated(t)
 	db := admin(t, srv)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, srv.DSNVia(proxy.Addr, ""), mysqlstore.Options{CallTimeout: time.Second})
+	s := open(t, srv.DSNVia(proxy.Addr, ""), mysqlstore.Options{CallTimeout: 5 * time.Second})
 	clean := open(t, srv.DSN(""), calm)
 	mode := firstMode(t, clean)
 	putMode(t, db, "n", mode)

@@ -30,7 +30,7 @@ func TestExplicitHoldersMeetAtAFreeLock(t *testing.T) {
 				req := ask(key, fmt.Sprint("l", i), time.Minute)
 				req.Explicit, req.Token.Holder = true, "job"
 				<-begin
-				res, err := stores[i%len(stores)].Acquire(t.Context(), req)
+				res, err := acquirePatiently(stores[i%len(stores)], req)
 				if err != nil || !res.Granted {
 					t.Errorf("round %d, lease %d: got granted %v, holder %q, error %v; wanted it to enter its own holder's hold",
 						round, i, res.Granted, res.Token.Holder, err)

@@ -226,11 +226,11 @@ func TestServerRefusesForNow(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			p := pool(t, appDSN(srv.DSN(c.params)))
-			s := mysqlstore.New(p, mysqlstore.Options{CallTimeout: time.Second})
+			s := mysqlstore.New(p, mysqlstore.Options{CallTimeout: 4 * time.Second})
 			t.Cleanup(s.Close)
 			inspectSoon(t, s, "k")
 			lease := newLease()
-			mustAcquire(t, s, ask("held", lease, patience))
+			mustAcquire(t, s, ask("held", lease, time.Hour))
 			if c.newConns {
 				p.SetMaxIdleConns(0) // which closes those that there are
 			}

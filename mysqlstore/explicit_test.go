@@ -29,7 +29,7 @@ func TestManyTakeOneFreeLock(t *testing.T) {
 			reqs[i] = askAs("h", key, newLease(), patience)
 			all.Go(func() {
 				var err error
-				if tokens[i], err = stores[i%2].Acquire(background, reqs[i]); err != nil || !tokens[i].Granted {
+				if tokens[i], err = acquirePatiently(stores[i%2], reqs[i]); err != nil || !tokens[i].Granted {
 					t.Errorf("round %d, %d: got %+v, %v; wanted a grant", round, i, tokens[i], err)
 				}
 			})
@@ -52,7 +52,7 @@ func TestManyTakeOneFreeLock(t *testing.T) {
 		}
 		for i := range tokens {
 			all.Go(func() {
-				if got, err := stores[(i+1)%2].Release(background, dropAs(key, reqs[i].Token.Lease)); err != nil || got != tierlock.LeaseOwned {
+				if got, err := releasePatiently(stores[(i+1)%2], dropAs(key, reqs[i].Token.Lease)); err != nil || got != tierlock.LeaseOwned {
 					t.Errorf("round %d: release %d: %v, %v", round, i, got, err)
 				}
 			})
@@ -80,16 +80,19 @@ func TestManyEnterAndLeave(t *testing.T) {
 			s := stores[i%2]
 			for time.Now().Before(end) {
 				lease := newLease()
-				res, err := s.Acquire(background, askAs("h", "k", lease, patience))
+				res, err := acquirePatiently(s, askAs("h", "k", lease, patience))
 				if err != nil || !res.Granted || !res.Reentered || res.Token.Fence != hold.Fence {
 					t.Errorf("enter: got %+v, %v; wanted the hold with fence %d", res, err, hold.Fence)
 					return
 				}
-				renewed := s.Renew(background, []tierlock.RenewRequest{{Name: name("k"), Lease: lease, Explicit: true, TTL: 2 * patience}})[0]
-				if renewed.Err != nil || renewed.State != tierlock.LeaseOwned {
+				var renewed tierlock.RenewResult
+				if err := patiently(func() error {
+					renewed = s.Renew(background, []tierlock.RenewRequest{{Name: name("k"), Lease: lease, Explicit: true, TTL: 2 * patience}})[0]
+					return renewed.Err
+				}); err != nil || renewed.State != tierlock.LeaseOwned {
 					t.Errorf("renew: %+v", renewed)
 				}
-				if got, err := s.Release(background, dropAs("k", lease)); err != nil || got != tierlock.LeaseOwned {
+				if got, err := releasePatiently(s, dropAs("k", lease)); err != nil || got != tierlock.LeaseOwned {
 					t.Errorf("leave: %v, %v", got, err)
 				}
 				rounds[i]++
@@ -124,7 +127,7 @@ func TestHoldersTakeTurns(t *testing.T) {
 			s := stores[i%2]
 			for time.Now().Before(end) {
 				lease := newLease()
-				res, err := s.Acquire(background, askAs(holder, "k", lease, patience))
+				res, err := acquirePatiently(s, askAs(holder, "k", lease, patience))
 				switch {
 				case errors.Is(err, tierlock.ErrUnavailable):
 					t.Errorf("enter: %v", err)
@@ -144,7 +147,7 @@ func TestHoldersTakeTurns(t *testing.T) {
 					mu.Lock()
 					inside[holder]--
 					mu.Unlock()
-					if got, err := s.Release(background, dropAs("k", lease)); err != nil || got != tierlock.LeaseOwned {
+					if got, err := releasePatiently(s, dropAs("k", lease)); err != nil || got != tierlock.LeaseOwned {
 						t.Errorf("leave: %v, %v", got, err)
 					}
 				case res.Token.Holder == holder:

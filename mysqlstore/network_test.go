@@ -38,8 +38,10 @@ func TestLostAnswer(t *testing.T) {
 				continue // it reads first, so it never sends what would be granted
 			}
 			t.Run(what+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				const limit = 5 * time.Second // the request is sent before that
 				proxy := rig.NewProxy(t, srv.Addr)
-				s := open(t, srv.DSNVia(proxy.Addr, ""), mysqlstore.Options{CallTimeout: 700 * time.Millisecond})
+				s := open(t, srv.DSNVia(proxy.Addr, ""), mysqlstore.Options{CallTimeout: limit})
 				clean := open(t, srv.DSN(""), calm)
 				key, lease := what+kind, newLease()
 				// The statement is prepared, and the clock known.
@@ -48,10 +50,10 @@ func TestLostAnswer(t *testing.T) {
 					res, err := s.Acquire(t.Context(), ask(key+"warm", warm, patience))
 					return err == nil && res.Granted
 				})
-				req := ask(key, lease, patience)
+				req := ask(key, lease, time.Hour)
 				req.Explicit = explicit
 				end := c.begin(proxy)
-				within(t, 700*time.Millisecond+slack, "acquire", func() {
+				within(t, limit+slack, "acquire", func() {
 					_, err := s.Acquire(background, req)
 					wantClass(t, "acquire", err, tierlock.ErrUnavailable)
 				})
@@ -89,7 +91,7 @@ func TestPausedServer(t *testing.T) {
 	s := open(t, srv.DSN(""), quick)
 	clean := open(t, srv.DSN(""), calm)
 	held := newLease()
-	mustAcquire(t, clean, ask("held", held, patience))
+	mustAcquire(t, clean, ask("held", held, time.Hour))
 	for round := range 3 {
 		free := newLease() // a row that is there
 		mustAcquire(t, clean, ask("freed", free, patience))
@@ -125,7 +127,11 @@ func TestPausedServer(t *testing.T) {
 			"inspect": func() error { _, err := s.Inspect(background, name("held")); return err },
 		} {
 			calls.Go(func() {
-				within(t, quick.CallTimeout+slack, what, func() { wantClass(t, what, call(), tierlock.ErrUnavailable) })
+				within(t, quick.CallTimeout+slack, what, func() {
+					if err := call(); !errors.Is(err, tierlock.ErrLate) { // not sent in time
+						wantClass(t, what, err, tierlock.ErrUnavailable)
+					}
+				})
 			})
 		}
 		calls.Wait()
@@ -163,7 +169,7 @@ func TestKilledServer(t *testing.T) {
 	srv.Kill()
 	wantClass(t, "a call at the kill", <-got, tierlock.ErrUnavailable)
 	for range 3 {
-		within(t, slack, "calls without a server", func() {
+		within(t, calm.CallTimeout, "calls without a server", func() {
 			for what, err := range every(s) {
 				wantClass(t, what, err, tierlock.ErrUnavailable)
 			}
@@ -198,10 +204,16 @@ func TestBadLink(t *testing.T) {
 	srv := migrated(t)
 	clean := open(t, srv.DSN(""), calm)
 	const workers, ttl = 6, 3 * time.Second
-	end := time.Now().Add(6 * time.Second)
+	began := time.Now()
 	var mu sync.Mutex
 	last := map[string]uint64{} // the fence of a key, as far as it is known
 	var granted, held, failed int
+	more := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		enough := granted >= 20 && failed >= 6
+		return time.Since(began) < 6*time.Second || !enough && time.Since(began) < patience
+	}
 	var all sync.WaitGroup
 	for i := range workers {
 		proxy := rig.NewProxy(t, srv.Addr)
@@ -212,7 +224,7 @@ func TestBadLink(t *testing.T) {
 			func() { proxy.Reset(rig.ToClient) }, func() { proxy.Finish(rig.ToServer) },
 		}
 		all.Go(func() {
-			for time.Now().Before(end) {
+			for more() {
 				faults[rand.N(len(faults))]()
 				time.Sleep(rand.N(250 * time.Millisecond))
 				proxy.Delay(0, 0)
@@ -221,7 +233,7 @@ func TestBadLink(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			for n := 0; time.Now().Before(end); n++ {
+			for n := 0; more(); n++ {
 				key, lease := fmt.Sprint("k", n%2), newLease()
 				req := ask(key, lease, ttl)
 				if i%3 == 0 {
@@ -259,10 +271,10 @@ func TestBadLink(t *testing.T) {
 					}
 					mu.Lock()
 					granted++
-					if res.Token.Fence <= last[key] {
+					if res.Token.Fence <= last[key] && time.Since(sent) < ttl { // else another's grant may be noted before
 						t.Errorf("%s: fence %d after %d", key, res.Token.Fence, last[key])
 					}
-					last[key] = res.Token.Fence
+					last[key] = max(last[key], res.Token.Fence)
 					mu.Unlock()
 					if state, err := clean.Release(background, giveUp); err != nil || time.Since(sent) < ttl-ttl/10 && state != tierlock.LeaseOwned {
 						t.Errorf("release: %v, %v", state, err)

@@ -32,12 +32,11 @@ func TestStatementsOfAnEarlierEpochAreLate(t *testing.T) {
 			for _, take := range []string{"taken", "adopted", "adopted by the same lease"} {
 				for op, call := range map[string]func(req tierlock.AcquireRequest) error{
 					"acquire": func(req tierlock.AcquireRequest) error {
-						req.Budget = 5 * time.Second
 						_, err := s.Acquire(background, req)
 						return err
 					},
 					"acquire by another": func(req tierlock.AcquireRequest) error {
-						req.Budget, req.Token.Lease = 5*time.Second, newLease()
+						req.Token.Lease = newLease()
 						_, err := s.Acquire(background, req)
 						return err
 					},
@@ -253,7 +252,7 @@ func TestEpochsAtOnce(t *testing.T) {
 						adoptions = append(adoptions, adoptOf(req, uint64(epoch-1)<<49|uint64(100+n)))
 						continue
 					}
-					res, err := s.Acquire(background, req)
+					res, err := acquirePatiently(s, req)
 					switch {
 					case err != nil && !errors.Is(err, tierlock.ErrEpoch):
 						t.Errorf("acquire at %d: %v", epoch, err)
@@ -277,7 +276,7 @@ func TestEpochsAtOnce(t *testing.T) {
 						t.Errorf("renew at %d: %v", epoch, res.Err)
 					}
 					if res.State == tierlock.LeaseOwned && i%2 == 0 {
-						_, err := s.Release(background, tierlock.ReleaseRequest{Name: renewals[i].Name, Lease: renewals[i].Lease, Place: renewals[i].Place})
+						_, err := releasePatiently(s, tierlock.ReleaseRequest{Name: renewals[i].Name, Lease: renewals[i].Lease, Place: renewals[i].Place})
 						if err != nil && !errors.Is(err, tierlock.ErrEpoch) {
 							t.Errorf("release at %d: %v", epoch, err)
 						}

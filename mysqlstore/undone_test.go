@@ -53,7 +53,7 @@ func TestUndoneRowThatOthersWant(t *testing.T) {
 						case "placed":
 							req = atEpoch(req, 1)
 						}
-						res, err := s.Acquire(t.Context(), req)
+						res, err := acquirePatiently(s, req)
 						if err != nil {
 							t.Errorf("acquire: %v", err)
 						} else if res.Granted {
