@@ -23,10 +23,10 @@ func TestStepForwardCleansNothingThatIsHeld(t *testing.T) {
 	}
 	holder := open(t, srv.DSN(""), calm)
 	lease := memberID(2) + "-a"
-	const left = 6 * time.Second
+	const left = 15 * time.Second
 	mustAcquire(t, holder, ask("k", lease, left))
 	began := time.Now()
-	rig.Eventually(t, 20*time.Second, "it is taken for dead", func() bool { return log.count("lock=test:order:settle/k ") == 1 })
+	rig.Eventually(t, patience, "it is taken for dead", func() bool { return log.count("lock=test:order:settle/k ") == 1 })
 	renew := func() {
 		t.Helper()
 		res := holder.Renew(t.Context(), []tierlock.RenewRequest{{Name: name("k"), Lease: lease, TTL: time.Minute}})

@@ -84,7 +84,7 @@ func TestMemberThatBeatsInTime(t *testing.T) {
 	srv := migrated(t)
 	db := admin(t, srv)
 	s, log := paced(t, srv)
-	s.SetPace(100*time.Millisecond, 1500*time.Millisecond, time.Hour, time.Hour)
+	s.SetPace(100*time.Millisecond, 6*time.Second, time.Hour, time.Hour) // so long does it stay on the list, too
 	execute(t, db, "INSERT INTO lock_member VALUES ('test', ?, 5, 0, 1, 'app', 'slow', 2, UTC_TIMESTAMP(6))", memberID(2))
 	mustAcquire(t, s, ask("slow", memberID(2)+"-a", time.Hour))
 	register(s, 1)

@@ -167,46 +167,54 @@ func TestShortLeaseEndsOnTime(t *testing.T) {
 				if round%2 == 1 {
 					key = fmt.Sprint(params, round)
 				}
+				taken := time.Now()
 				first := mustAcquire(t, holder, ask(key, lease, ttl))
+				latest := first.ServerTime // at which the lease may have begun
 				if d := first.ExpireAt.Sub(first.ServerTime); d != ttl {
 					t.Errorf("granted for %v", d)
 				}
 				if round%3 == 2 { // renewed once
 					time.Sleep(100 * time.Millisecond)
 					sent := time.Now()
-					if res := holder.Renew(t.Context(), []tierlock.RenewRequest{{Name: name(key), Lease: lease, TTL: ttl}}); res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
+					res := holder.Renew(t.Context(), []tierlock.RenewRequest{{Name: name(key), Lease: lease, TTL: ttl}})
+					if res[0].Err == nil && res[0].State == tierlock.LeaseGone && time.Since(taken) > ttl {
+						continue // the machine stood still for so long
+					}
+					if res[0].Err != nil || res[0].State != tierlock.LeaseOwned {
 						t.Fatalf("renew: %+v", res[0])
 					}
 					// By the clock of the same machine.
 					if left := mustInspect(t, other, key).Left; left > ttl || left < ttl-time.Since(sent) {
 						t.Errorf("%v left %v after the renewal was sent", left, time.Since(sent))
 					}
-					first.ServerTime = sent
+					first.ServerTime, latest = sent, time.Now()
 				}
 				var next tierlock.AcquireResult
+				var asked, before time.Time // the last time, and the one before, when it was still held
 				for !next.Granted {
 					var err error
-					if next, err = other.Acquire(t.Context(), ask(key, newLease(), ttl)); err != nil {
+					asked, before = time.Now(), asked
+					if next, err = other.Acquire(t.Context(), ask(key, newLease(), patience)); err != nil {
 						t.Fatal(err)
 					}
 					time.Sleep(time.Millisecond)
 				}
-				d := next.Token.ServerTime.Sub(first.ServerTime) - ttl
-				if d < 0 {
+				answered := time.Now()
+				if d := next.Token.ServerTime.Sub(first.ServerTime) - ttl; d < 0 {
 					t.Errorf("round %d: taken %v before the lease was over", round, -d)
 				}
-				late = append(late, d)
+				if before.IsZero() {
+					before = taken
+				}
+				// Not by the time in which nobody has asked.
+				late = append(late, next.Token.ServerTime.Sub(latest)-ttl-answered.Sub(before))
 				mustRelease(t, other, drop(key, next.Token.Lease), tierlock.LeaseOwned)
 			}
-			// The machine may stand still for a moment, once.
-			over := 0
 			for _, d := range late {
 				if d > tolerance {
-					over++
+					t.Errorf("over by %v; wanted at most %v", late, tolerance)
+					break
 				}
-			}
-			if over > len(late)/2 {
-				t.Errorf("over by %v; wanted at most %v", late, tolerance)
 			}
 			t.Logf("over by %v", late)
 		})

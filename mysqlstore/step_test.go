@@ -8,7 +8,6 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
-	"github.com/tierlock/tierlock/mysqlstore"
 )
 
 // The database's clock is stepped in mid hold. Each step is met by a store that
@@ -140,20 +139,21 @@ func TestClockSteppedWhileAStatementWaits(t *testing.T) {
 		t.Run(step.String(), func(t *testing.T) {
 			// A server whose row waits last longer than the second that the
 			// store asks for would do it too; the budget is what counts here.
-			s := open(t, srv.DSN(""), mysqlstore.Options{CallTimeout: 5 * time.Second})
+			s := open(t, srv.DSN(""), calm)
 			key := t.Name()
 			execute(t, db, insertRow, key)
 			soonAcquire(t, s, ask("warm"+key, newLease(), time.Second))
 			tx := foreign(t, db, "SELECT * FROM lock_record WHERE "+row(key)+" FOR UPDATE")
-			req := ask(key, newLease(), 10*time.Second)
-			req.Budget = 200 * time.Millisecond
+			req := ask(key, newLease(), time.Minute)
+			req.Budget = 4 * time.Second
 			got := make(chan error, 1)
+			wanted := time.Now().Add(req.Budget)
 			go func() {
 				_, err := s.Acquire(background, req)
 				got <- err
 			}()
 			rig.Eventually(t, patience, "the statement waits", func() bool { return lockWaits(t, db) == 1 })
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(time.Until(wanted.Add(500 * time.Millisecond)))
 			clock.Step(step)
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ func TestHoldsGoOnAfterAStepForward(t *testing.T) {
 	t.Parallel()
 	srv, clock := steppable(t)
 	s, other := open(t, srv.DSN(""), calm), open(t, srv.DSN(""), calm)
-	const ttl = 20 * time.Second
+	const ttl = 5 * time.Minute
 	mustAcquire(t, s, ask("renewed", "l", ttl))
 	mustAcquire(t, s, ask("released", "l", ttl))
 	mustAcquire(t, s, askAs("h", "explicit", "e", ttl))
