@@ -124,7 +124,9 @@ func (m *member) beat(ctx context.Context) (members int, err error) {
 			return 0, err
 		}
 	}
-	_, err = background(s, ctx, s.timeout, func(ctx context.Context, srv *server) (int64, error) {
+	// Not cut when the process leaves: the statement could be executed after the one
+	// that takes it off the list.
+	_, err = background(s, context.WithoutCancel(ctx), s.timeout, func(ctx context.Context, srv *server) (int64, error) {
 		// The number that comes back is that of the beat: a row was written.
 		beat, err := s.write(ctx, srv, "INSERT INTO lock_member (namespace,member,beat,floor,holds,app,host,pid,started_at) "+
 			"SELECT ?,?,LAST_INSERT_ID(1),?,?,?,?,?,UTC_TIMESTAMP(6) FROM DUAL WHERE "+srv.sound+" ON DUPLICATE KEY UPDATE "+

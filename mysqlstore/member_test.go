@@ -91,6 +91,45 @@ func TestMembersBeatAndLeave(t *testing.T) {
 	}
 }
 
+// A beat that is under way when its process leaves is not executed after that: the
+// process would be on the list again, and be said to have died.
+func TestNoBeatComesAfterLeaving(t *testing.T) {
+	t.Parallel()
+	srv := migrated(t)
+	db := admin(t, srv)
+	s, _ := paced(t, srv)
+	leave := register(s, 1)
+	rows := func() int64 { return number(t, db, "SELECT COUNT(*) FROM lock_member WHERE member=?", memberID(1)) }
+	rig.Eventually(t, patience, "it is on the list", func() bool { return rows() == 1 })
+	gate, err := db.Conn(background)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	execute(t, gate, "DO GET_LOCK('gate', 10)")
+	execute(t, db, "CREATE TRIGGER gate BEFORE INSERT ON lock_member FOR EACH ROW SET @passed = GET_LOCK('gate', 60) + RELEASE_LOCK('gate')")
+	waiting := func() int64 {
+		return number(t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state='User lock'")
+	}
+	rig.Eventually(t, patience, "a beat is under way", func() bool { return waiting() == 1 })
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		leave(background)
+	}()
+	select {
+	case <-left: // without waiting for it
+	case <-time.After(500 * time.Millisecond):
+	}
+	execute(t, gate, "DO RELEASE_LOCK('gate')")
+	<-left
+	rig.Eventually(t, patience, "the beat has ended", func() bool { return waiting() == 0 })
+	noTransactions(t, db)
+	if n := rows(); n != 0 {
+		t.Errorf("%d rows of a process that has left; wanted none", n)
+	}
+}
+
 // What a dead process holds is reported, and freed when it has expired, not
 // before; that of a living one is let alone, however it ended.
 func TestDeadMembersAreFound(t *testing.T) {

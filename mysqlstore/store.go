@@ -158,7 +158,8 @@ func New(db *sqlx.DB, opt Options) *Store {
 }
 
 // Close ends the store, but not the pool. Calls that are under way end within
-// CallTimeout, and Close returns when they have. Its statements are closed, too;
+// CallTimeout, and Close returns when they have; a registered process then takes
+// itself off the list, which may last as long again. Its statements are closed, too;
 // a connection on which another query of the pool's owner runs longer than
 // CallTimeout gives them up when that has ended. It is idempotent.
 func (s *Store) Close() {
