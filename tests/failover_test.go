@@ -66,6 +66,7 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 	}
 	ld := startLoad(ls, ws, keys)
 	time.Sleep(2 * time.Second)
+	rig.Eventually(t, patience, "there is a load", func() bool { before, _ := ld.times(time.Now()); return before >= 20 })
 
 	from := time.Now()
 	away(old)
@@ -112,6 +113,7 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 	back(old)
 	d.healthy() // Sentinel takes some ten seconds to demote a primary that was resumed
 	time.Sleep(2 * time.Second)
+	rig.Eventually(t, patience, "the load goes on", func() bool { _, after := ld.times(to); return after >= 20 })
 	ld.finish(t, from, to)
 	for _, key := range keys {
 		if token := works(t, ls[0], "load", key); token.Fence <= ld.highest(key) {

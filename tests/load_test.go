@@ -68,7 +68,7 @@ var (
 )
 
 // loadTTL is the TTL of the resource "load".
-const loadTTL = 3 * time.Second
+const loadTTL = 6 * time.Second
 
 // belief is one hold of the load, as its holder saw it.
 type belief struct {
@@ -158,7 +158,7 @@ func (ld *load) once(ctx context.Context, l *tierlock.Locker, w *witness, key st
 	b.last = b.began
 	length := rand.N(40 * time.Millisecond)
 	if rand.N(15) == 0 {
-		length = loadTTL * 4 / 3 // which takes renewals
+		length = loadTTL * 2 / 3 // which takes renewals
 	}
 	for {
 		// Read before the look at the lock: a process that is stopped between
@@ -185,6 +185,21 @@ func (ld *load) once(ctx context.Context, l *tierlock.Locker, w *witness, key st
 	ld.mu.Lock()
 	ld.beliefs = append(ld.beliefs, b)
 	ld.mu.Unlock()
+}
+
+// times counts the holds that had ended before a time, and those that were asked for
+// after it.
+func (ld *load) times(at time.Time) (before, after int) {
+	ld.mu.Lock()
+	defer ld.mu.Unlock()
+	for _, b := range ld.beliefs {
+		if b.last.Before(at) {
+			before++
+		} else if b.asked.After(at) {
+			after++
+		}
+	}
+	return before, after
 }
 
 // highest is the largest fence that was seen for a key.
