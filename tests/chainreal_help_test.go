@@ -138,7 +138,9 @@ func takesFrom(t testing.TB, within time.Duration, tier tierlock.Tier, procs ...
 		for end := start.Add(within); ; time.Sleep(5 * time.Millisecond) {
 			if k, err = p.TryLock(bg, "x", "probe"); err == nil {
 				got = k.Token().Tier
-				mustUnlock(t, k)
+				if err := k.Unlock(); err != nil { // in the middle of a switch, or on a busy machine
+					wantIs(t, "Unlock of a probe", err, tierlock.ErrUnavailable)
+				}
 				if got == tier {
 					break
 				}
