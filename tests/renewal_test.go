@@ -9,19 +9,19 @@ import (
 	"github.com/tierlock/tierlock/internal/rig"
 )
 
-// Scenarios 28 and 105: a hold of five TTLs with two contenders in other
+// Scenarios 28 and 105: a hold of three TTLs with two contenders in other
 // processes, one that waits and one that tries again and again. Nobody enters.
 func TestNobodyEntersALongHold(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 2 * time.Second
+		const ttl = 4 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		k := mustLock(t, newLocker(t, d.open(t, d.addr), res), "job", "k")
 		cfg := d.peer(d.addr, res)
 		waiting, trying := newPeer(t, cfg), newPeer(t, cfg)
-		wait := waiting.send(order{Op: "lock", Resource: "job", Key: "k", Wait: 5 * ttl})
+		wait := waiting.send(order{Op: "lock", Resource: "job", Key: "k", Wait: 3 * ttl})
 		tries, late := 0, 0
-		for start := time.Now(); time.Since(start) < 5*ttl; tries++ {
+		for start := time.Now(); time.Since(start) < 3*ttl; tries++ {
 			e := trying.wait(trying.send(order{Op: "lock", Resource: "job", Key: "k"}), "refused")
 			switch {
 			case e.is("unavailable"): // on a busy machine a try may take longer than it is worth
@@ -50,7 +50,7 @@ func TestNobodyEntersALongHold(t *testing.T) {
 func TestOneLostRenewal(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 6 * time.Second // the next regular attempt comes 2 s after the lost one
+		const ttl = 18 * time.Second // the next regular attempt comes 6 s after the lost one
 		for name, drop := range map[string]func(*rig.Proxy){
 			"request": (*rig.Proxy).DropRequests,
 			"reply":   (*rig.Proxy).DropReplies,
@@ -74,7 +74,7 @@ func TestOneLostRenewal(t *testing.T) {
 				case <-k.Context().Done():
 					t.Fatalf("lost: %v", context.Cause(k.Context()))
 				}
-				time.Sleep(ttl)
+				time.Sleep(ttl / 2)
 				if k.Err() != nil {
 					t.Errorf("later: %v", k.Err())
 				}
@@ -84,16 +84,17 @@ func TestOneLostRenewal(t *testing.T) {
 	})
 }
 
-// Scenarios 25, 27 and 102: the bound MaxHold of 2 s. The context ends with that
+// Scenarios 25, 27 and 102: the bound MaxHold of 4 s. The context ends with that
 // cause a margin before, the key is free on time although the body has not
 // returned, and no renewal brings it back.
 func TestMaxHold(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, bound = 2 * time.Second, 2 * time.Second
+		const ttl, bound = 4 * time.Second, 4 * time.Second
 		s := newSpy(d.open(t, d.addr))
 		l := newLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl, MaxHold: bound, Expect: ttl})
 		start := time.Now()
-		k := mustLock(t, l, "job", "k", tierlock.TTL(1300*time.Millisecond)) // so that it is renewed on the way
+		k := mustLock(t, l, "job", "k", tierlock.TTL(ttl*9/10)) // so that it is renewed on the way
 		granted := time.Now()
 		time.Sleep(time.Until(start.Add(bound * 4 / 5)))
 		if n := s.renewed(k.Token().Lease); n == 0 {
@@ -101,15 +102,16 @@ func TestMaxHold(t *testing.T) {
 		}
 		// By the server's clock, which is this machine's.
 		_, expiry, _ := d.look(t, "job", "k")
-		between(t, "the key's life", expiry.Sub(granted), bound-slack/2, bound+slack/4) // a renewal may come late
+		between(t, "the key's life", expiry.Sub(granted), bound/2, bound+bound/3) // a renewal may come late
+		last := lastBelief(k)
 		ended := waitEnd(t, k)
 		wantIs(t, "cause", context.Cause(k.Context()), tierlock.ErrLeaseExceeded)
-		between(t, "end of the context", ended.Sub(start), bound-ttl/5, bound+slack/10)
-		if !ended.Before(expiry) {
-			t.Errorf("the context ended %v after the key", ended.Sub(expiry))
+		between(t, "end of the context", ended.Sub(start), bound-ttl/5, bound+slack)
+		if !last.Before(expiry) {
+			t.Errorf("belief ended %v after the key", last.Sub(expiry))
 		}
 		d.goneWithin(t, time.Until(expiry)+slack, "job", "k")
-		time.Sleep(ttl)
+		time.Sleep(ttl / 2)
 		d.wantGone(t, "job", "k")
 		if n := s.renewedAfter(k.Token().Lease, ended); n > 0 {
 			t.Errorf("%d renewals after the bound", n)
@@ -125,7 +127,7 @@ func TestMaxHold(t *testing.T) {
 func TestWorkerGoneWithoutUnlock(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 2 * time.Second
+		const ttl = 4 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		s := newSpy(d.open(t, d.addr))
 		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
@@ -137,7 +139,7 @@ func TestWorkerGoneWithoutUnlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(ttl + ttl/4) // it is renewed as long as the worker is there
-		if n := s.renewed(k.Token().Lease); n < 3 || k.Err() != nil {
+		if n := s.renewed(k.Token().Lease); n < 2 || k.Err() != nil {
 			t.Errorf("%d renewals in more than a TTL; %v", n, k.Err())
 		}
 		cancel()
