@@ -31,7 +31,7 @@ func TestContentionIsNoOutageInAChain(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 60 {
 			wg.Go(func() {
-				_, err := []*chained{a, b}[i%2].Lock(bg, resource, "1", tierlock.Wait(time.Duration(20+20*i)*time.Millisecond))
+				_, err := []*chained{a, b}[i%2].Lock(bg, resource, "1", tierlock.Wait(time.Duration(1000+20*i)*time.Millisecond))
 				wantIs(t, "a caller that timed out", err, tierlock.ErrHeld)
 				wantNotIs(t, "a caller that timed out", err, tierlock.ErrUnavailable)
 			})

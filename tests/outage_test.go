@@ -138,7 +138,7 @@ func TestDeadRedisFailsFast(t *testing.T) {
 	if median >= time.Millisecond {
 		t.Errorf("median of a call: %v", median)
 	}
-	if least, most := int(d/time.Second)-2, int(d/time.Second)+1; tries < least || tries > most {
+	if least, most := int(lasting/time.Second)-2, int(d/time.Second)+1; tries < least || tries > most {
 		t.Errorf("%d tries in %v, want %d to %d", tries, d, least, most)
 	}
 	proxy.Pass()
@@ -191,29 +191,34 @@ func TestSlowNetworkIsNoOutage(t *testing.T) {
 }
 
 // Scenario 52: a wait of 25 ms, and a context of 25 ms, against a server that
-// takes 200 ms. The call returns on time, and nothing stays.
+// takes a second. The call returns on time, and nothing stays.
 func TestShortWaitAgainstSlowServer(t *testing.T) {
 	onEach(t, func(t *testing.T, d *deployment) {
-		const wait, server = 25 * time.Millisecond, 200 * time.Millisecond
+		const wait, server = 25 * time.Millisecond, time.Second
 		proxy := rig.NewProxy(t, d.addr)
-		s := newSpy(d.open(t, proxy.Addr))
-		l := newLocker(t, s, tierlock.Resource{Name: "job"})
+		l := unhurriedLocker(t, d.openIn(t, proxy.Addr, unhurried), tierlock.Resource{Name: "job"})
 		mustUnlock(t, mustLock(t, l, "job", "first"))
 		proxy.Delay(server/2, server/2)
-		for i := range 5 {
+		var waits, contexts []time.Duration
+		for range 5 {
 			start := time.Now()
 			_, err := l.Lock(bg, "job", "k", tierlock.Wait(wait))
-			between(t, fmt.Sprintf("wait %d", i), time.Since(start), wait, server-wait)
+			waits = append(waits, time.Since(start))
 			wantIs(t, "wait", err, tierlock.ErrUnavailable)
 			wantNotIs(t, "wait", err, tierlock.ErrHeld)
 
 			ctx, cancel := context.WithTimeout(bg, wait)
 			start = time.Now()
 			_, err = l.Lock(ctx, "job", "k")
-			between(t, fmt.Sprintf("context %d", i), time.Since(start), wait, server-wait)
+			contexts = append(contexts, time.Since(start))
 			wantIs(t, "context", err, tierlock.ErrUnavailable, context.DeadlineExceeded)
 			wantNotIs(t, "context", err, tierlock.ErrHeld)
 			cancel()
+		}
+		for what, took := range map[string][]time.Duration{"wait": waits, "context": contexts} {
+			slices.Sort(took)
+			between(t, "the shortest "+what, took[0], wait, server)
+			between(t, "the median "+what, took[len(took)/2], wait, server/2) // a busy machine may stand still in one
 		}
 		if !l.Status().Stores[0].Available {
 			t.Error("the caller's own short time counts as an outage")
@@ -236,13 +241,14 @@ func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 		holder := newPeer(t, d.peer(d.addr, res))
 		held, token := holder.lock("job", "held", patience)
 		proxy := rig.NewProxy(t, d.addr)
-		s := newSpy(d.open(t, proxy.Addr))
-		l := newLocker(t, s, res)
+		s := newSpy(d.openIn(t, proxy.Addr, unhurried))
+		l := unhurriedLocker(t, s, res)
 		warm(t, l)
 
 		start := time.Now()
-		k, err := l.Lock(bg, "job", "held", tierlock.Wait(700*time.Millisecond))
-		between(t, "wait for a held key", time.Since(start), 700*time.Millisecond, 700*time.Millisecond+slack)
+		const wait = 3 * time.Second
+		k, err := l.Lock(bg, "job", "held", tierlock.Wait(wait))
+		between(t, "wait for a held key", time.Since(start), wait, wait+slack)
 		wantIs(t, "wait over", err, tierlock.ErrHeld)
 		wantNotIs(t, "wait over", err, tierlock.ErrUnavailable, context.DeadlineExceeded)
 		var he *tierlock.HeldError
@@ -254,8 +260,8 @@ func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 		}
 
 		cause := errors.New("the request was dropped")
-		ctx, cancel := context.WithTimeoutCause(bg, 300*time.Millisecond, cause)
-		k, err = l.Lock(ctx, "job", "held")
+		ctx, cancel := context.WithTimeoutCause(bg, 3*time.Second, cause)
+		k, err = l.Lock(ctx, "job", "held", tierlock.Wait(patience))
 		cancel()
 		if k != nil {
 			t.Error("a lock beside an error")
@@ -269,7 +275,8 @@ func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 		told := s.toldHeld("held")
 		got := make(chan error)
 		go func() {
-			k, err := l.Lock(bg, "job", "held", tierlock.Wait(2500*time.Millisecond))
+			// A poll, and a call that gets no answer in its time.
+			k, err := l.Lock(bg, "job", "held", tierlock.Wait(2*unhurried))
 			if k != nil {
 				t.Error("a lock beside an error")
 			}

@@ -15,7 +15,7 @@ import (
 func TestHolderIDFromASecondProcess(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = time.Second
+		const ttl = 3 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 		l := newLocker(t, d.open(t, d.addr), res)
 		cfg := d.peer(d.addr, res)
@@ -40,14 +40,19 @@ func TestHolderIDFromASecondProcess(t *testing.T) {
 					dead, alive = 1, 0
 				}
 				ps[dead].p.Kill()
-				for end := time.Now().Add(3 * ttl); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-					// A call that comes late, on a busy machine, says nothing of the holder.
-					if _, err := l.TryLock(bg, "job", "k"); !errors.Is(err, tierlock.ErrLate) {
-						wantIs(t, "another caller", err, tierlock.ErrHeld)
+				told := 0
+				for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+					for who, opts := range map[string][]tierlock.Option{"another caller": nil, "another holder id": {tierlock.Holder("import-8")}} {
+						// A call without an answer in time, on a busy machine, says nothing of the holder.
+						_, err := l.TryLock(bg, "job", "k", opts...)
+						if !errors.Is(err, tierlock.ErrUnavailable) {
+							wantIs(t, who, err, tierlock.ErrHeld)
+							told++
+						}
 					}
-					if _, err := l.TryLock(bg, "job", "k", tierlock.Holder("import-8")); !errors.Is(err, tierlock.ErrLate) {
-						wantIs(t, "another holder id", err, tierlock.ErrHeld)
-					}
+				}
+				if told < 10 {
+					t.Errorf("others were told that it is held %d times", told)
 				}
 				if rec, err := l.Inspect(bg, "job", "k"); err != nil || rec.Holds != 1 {
 					t.Errorf("Inspect after the crash: %+v, %v; want 1 hold", rec, err)
@@ -69,7 +74,7 @@ func TestHolderIDFromASecondProcess(t *testing.T) {
 func TestHolderIDLastLeaseEndsTheHold(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 3 * time.Second // a try is worth margin/2, which a busy machine may use up
+		const ttl = 6 * time.Second // a try is worth margin/2, which a busy machine may use up
 		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 		p := newPeer(t, d.peer(d.addr, res))
 		p.wait(p.send(order{Op: "lock", Resource: "job", Key: "k", Wait: patience, Holder: "import-7"}), "locked")
@@ -90,7 +95,7 @@ func TestHolderIDLastLeaseEndsTheHold(t *testing.T) {
 func TestRenewedUntilTheLastEntry(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, entries = 2 * time.Second, 5
+		const ttl, entries = 4 * time.Second, 5
 		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 		s := newSpy(d.open(t, d.addr))
 		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
@@ -111,13 +116,13 @@ func TestRenewedUntilTheLastEntry(t *testing.T) {
 		}
 		last := time.Now()
 		time.Sleep(ttl + ttl/2)
-		if n := s.renewedAfter(lease, last); n < 3 || ks[0].Err() != nil {
+		if n := s.renewedAfter(lease, last); n < 2 || ks[0].Err() != nil {
 			t.Errorf("%d renewals in one and a half TTLs with one entry left; %v", n, ks[0].Err())
 		}
 		if tok, _, held := d.look(t, "job", "k"); !held || tok != ks[0].Token() {
 			t.Errorf("on the server: %v, held %v; want %v", tok, held, ks[0].Token())
 		}
-		_, err := other.Lock(bg, "job", "k", tierlock.Wait(500*time.Millisecond))
+		_, err := other.Lock(bg, "job", "k", tierlock.Wait(2*time.Second))
 		wantIs(t, "another process", err, tierlock.ErrHeld)
 		mustUnlock(t, ks[0])
 		d.wantGone(t, "job", "k")
