@@ -55,14 +55,14 @@ func TestClockSteppedForwardInMidHold(t *testing.T) {
 // dies leaves the key for its TTL and the step.
 func TestClockSteppedBackInMidHold(t *testing.T) {
 	t.Parallel()
-	const ttl, step = 2 * time.Second, 40 * time.Second
+	const ttl, step = 4 * time.Second, 40 * time.Second
 	srv, clock := rig.RedisWithClock(t)
 	res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 	first, second := newLocker(t, open(t, srv.Addr), res), newLocker(t, open(t, srv.Addr), res)
 	plain, explicit := mustLock(t, first, "job", "plain"), mustLock(t, first, "job", "explicit", tierlock.Holder("import-7"))
 	clock.Step(-step)
 	between(t, "left of the key", time.Duration(srv.Int("PTTL", keyOf("job", "plain")))*time.Millisecond, step, step+ttl)
-	outlives(t, plain, 2*ttl)
+	outlives(t, plain, ttl*3/2)
 	outlives(t, explicit, time.Millisecond)
 	for _, k := range []*tierlock.Lock{plain, explicit} {
 		key := k.Token().Key
@@ -79,7 +79,7 @@ func TestClockSteppedBackInMidHold(t *testing.T) {
 	// As long as no step goes past the lease, none is noticed.
 	k := mustLock(t, first, "job", "plain")
 	clock.Step(ttl / 4)
-	outlives(t, k, 2*ttl)
+	outlives(t, k, ttl*3/2)
 	mustUnlock(t, k)
 }
 

@@ -15,7 +15,7 @@ import (
 // two.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
+	const ttl = 3 * time.Second
 	// The resources are such that their names with a key could run together.
 	resources := []string{"job", "job:a", "job.a-b_C", strings.Repeat("r", 64)}
 	keys := []string{
@@ -125,7 +125,7 @@ func TestNames(t *testing.T) {
 func TestWaitLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, hold = 500 * time.Millisecond, 4 * time.Second
+		const ttl, hold = 2 * time.Second, 6 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		p := newPeer(t, d.peer(d.addr, res))
 		id, _ := p.lock("job", "k", patience)

@@ -123,12 +123,12 @@ func TestNoLostWakeUp(t *testing.T) {
 	}
 }
 
-// Scenario 62: 64 waiters with sections of 10 ms and a wait of 5 s, in one
+// Scenario 62: 64 waiters with sections of 10 ms and a wait of 10 s, in one
 // process and in four. All get the lock.
 func TestManyWaitersAllSucceed(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const waiters, wait, section = 64, 5 * time.Second, 10 * time.Millisecond
+		const waiters, wait, section = 64, 10 * time.Second, 10 * time.Millisecond
 		res := tierlock.Resource{Name: "job", TTL: 10 * time.Second}
 		for _, processes := range []int{1, 4} {
 			t.Run(strconv.Itoa(processes), func(t *testing.T) {
