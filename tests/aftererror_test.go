@@ -31,13 +31,20 @@ func TestCancelledAroundTheReply(t *testing.T) {
 		// each connection, in a reply of its own.
 		const ttl = 9 * time.Second
 		l := unhurriedLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl})
+		// The key is gone at the end, also where a busy machine has no answer in time.
+		unlock := func(k *tierlock.Lock) error {
+			if err := k.Unlock(); !errors.Is(err, tierlock.ErrUnavailable) {
+				return err
+			}
+			return nil
+		}
 		// The store then knows the server's clock, and where a call needs a
 		// connection for itself it has as many as are used at once.
 		proxy.Delay(0, 20*time.Millisecond)
 		for range 3 {
 			each(calls/batches, func(i int) error {
 				k, err := l.Lock(bg, "job", fmt.Sprint(i), tierlock.Wait(patience))
-				return errors.Join(err, k.Unlock())
+				return errors.Join(err, unlock(k))
 			}, t)
 		}
 		proxy.Delay(0, reply*time.Millisecond)
@@ -49,7 +56,7 @@ func TestCancelledAroundTheReply(t *testing.T) {
 				began := time.Now()
 				k, err := l.Lock(bg, "job", fmt.Sprint(i), tierlock.Wait(patience))
 				took[i] = time.Since(began)
-				return errors.Join(err, k.Unlock())
+				return errors.Join(err, unlock(k))
 			}, t)
 		}
 		slices.Sort(took[:])
@@ -80,7 +87,7 @@ func TestCancelledAroundTheReply(t *testing.T) {
 			if !errors.Is(k.Err(), context.Canceled) {
 				return fmt.Errorf("cancelled after %d ms: the lock says %w", after, k.Err())
 			}
-			return k.Unlock()
+			return unlock(k)
 		}
 		for b := range batches {
 			each(calls/batches, func(i int) error { return cancelled(i*batches + b) }, t)
@@ -257,7 +264,7 @@ func TestUnlockAfterCancel(t *testing.T) {
 func TestBlackHoleDuringUnlock(t *testing.T) {
 	noLeak(t)
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 6 * time.Second
+		const ttl = 4 * time.Second
 		for name, held := range map[string]time.Duration{"at once": 0, "renewal in flight": ttl/3 + 100*time.Millisecond} {
 			t.Run(name, func(t *testing.T) {
 				proxy := rig.NewProxy(t, d.addr)

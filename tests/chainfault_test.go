@@ -13,7 +13,7 @@ import (
 )
 
 // chainTTL is that of the exclusive resource where its end is waited for.
-const chainTTL = 6 * time.Second
+const chainTTL = 5 * time.Second
 
 // Scenario 2: one process of three is cut off from Redis, in each way that a link
 // fails. It gets ErrUnavailable, for best effort as well, and takes nobody along.

@@ -47,7 +47,7 @@ func TestHolderStopped(t *testing.T) {
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		l := newLocker(t, d.open(t, d.addr), res)
 		p := newPeer(t, d.peer(d.addr, res))
-		for range 3 {
+		for range 2 {
 			id, held := p.lock("job", "k", patience)
 			p.send(order{ID: id, Op: "step"})
 			p.wait(id, "step")

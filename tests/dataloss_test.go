@@ -16,7 +16,7 @@ import (
 // is never written again by it.
 func TestRestartWithoutPersistence(t *testing.T) {
 	t.Parallel()
-	const ttl = 6 * time.Second // the server is back before belief ends
+	const ttl = 5 * time.Second // the server is back before belief ends
 	srv := rig.Redis(t)
 	var lost []tierlock.LostEvent
 	s := newSpy(open(t, srv.Addr))
@@ -60,7 +60,7 @@ func TestRestartWithoutPersistence(t *testing.T) {
 func TestWipedWithHoldersAndWaiters(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, keys = 6 * time.Second, 20
+		const ttl, keys = 5 * time.Second, 20
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		var mu sync.Mutex
 		losses := make(map[string]int)

@@ -43,7 +43,7 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 	for i := range keys {
 		keys[i] = fmt.Sprint("key-", i)
 	}
-	steady := mustLock(t, ls[0], "steady", "s")
+	steady := mustLock(t, ls[0], "long", "k")
 	type got struct {
 		lock *tierlock.Lock
 		at   time.Time
@@ -51,10 +51,10 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 	}
 	waited := make(chan got, 1)
 	go func() {
-		k, err := ls[1].Lock(bg, "steady", "s", tierlock.UntilDone())
+		k, err := ls[1].Lock(bg, "long", "k", tierlock.UntilDone())
 		waited <- got{k, time.Now(), err}
 	}()
-	old := d.primary(keyOf("steady", "s"))
+	old := d.primary(keyOf("long", "k"))
 	if n := old.Int("WAIT", "1", "5000"); n < 1 {
 		t.Fatalf("%d replicas have the hold that is to survive", n)
 	}
@@ -70,7 +70,7 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 
 	from := time.Now()
 	away(old)
-	next := d.next(keyOf("steady", "s"), old)
+	next := d.next(keyOf("long", "k"), old)
 	over := time.Now()
 	for i, l := range ls {
 		works(t, l, "load", again[i])
@@ -88,7 +88,7 @@ func failover(t *testing.T, d *topology, away, back func(*rig.RedisServer)) {
 	default:
 	}
 	rig.Eventually(t, patience, "the waiter is subscribed at the new primary", func() bool {
-		return len(next.Do("PUBSUB", "SHARDCHANNELS", keyOf("steady", "s")+":wake").([]any)) == 1
+		return len(next.Do("PUBSUB", "SHARDCHANNELS", keyOf("long", "k")+":wake").([]any)) == 1
 	})
 	released := time.Now()
 	mustUnlock(t, steady)

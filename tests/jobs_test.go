@@ -16,7 +16,7 @@ import (
 func TestShiftedSchedulesRunAJobOnce(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const minHold, period, shift = 3 * time.Second, 3500 * time.Millisecond, 700 * time.Millisecond
+		const minHold, period, shift = 2400 * time.Millisecond, 2900 * time.Millisecond, 600 * time.Millisecond
 		res := tierlock.Resource{Name: "cron", TTL: 30 * time.Second, MinHold: minHold}
 		proxy := rig.NewProxy(t, d.addr)
 		instance := func(addr string) *tierlock.Locker {

@@ -168,7 +168,7 @@ func TestCloseWhileTheServerIsABlackHole(t *testing.T) {
 	noLeak(t)
 	onEach(t, func(t *testing.T, d *deployment) {
 		const grace = time.Second
-		res := tierlock.Resource{Name: "job", TTL: 9 * time.Second}
+		res := tierlock.Resource{Name: "job", TTL: 7 * time.Second}
 		holder := newPeer(t, d.peer(d.addr, res))
 		other, _ := holder.lock("job", "elsewhere", patience)
 		proxy := rig.NewProxy(t, d.addr)

@@ -21,6 +21,7 @@ import (
 // touch the new owner's key when it is delivered; and the Locker takes the key
 // again afterwards.
 func TestLossComesBeforeTheNextHolder(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
 		const ttl, links, rounds = 2 * time.Second, 10, 5
 		const least = 100 * time.Millisecond // half the margin

@@ -125,7 +125,7 @@ func TestNames(t *testing.T) {
 func TestWaitLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, hold = 2 * time.Second, 6 * time.Second
+		const ttl, hold = 1500 * time.Millisecond, 5 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		p := newPeer(t, d.peer(d.addr, res))
 		id, _ := p.lock("job", "k", patience)

@@ -193,6 +193,7 @@ func TestSlowNetworkIsNoOutage(t *testing.T) {
 // Scenario 52: a wait of 25 ms, and a context of 25 ms, against a server that
 // takes a second. The call returns on time, and nothing stays.
 func TestShortWaitAgainstSlowServer(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
 		const wait, server = 25 * time.Millisecond, time.Second
 		proxy := rig.NewProxy(t, d.addr)
@@ -246,7 +247,7 @@ func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 		warm(t, l)
 
 		start := time.Now()
-		const wait = 3 * time.Second
+		const wait = 1500 * time.Millisecond
 		k, err := l.Lock(bg, "job", "held", tierlock.Wait(wait))
 		between(t, "wait for a held key", time.Since(start), wait, wait+slack)
 		wantIs(t, "wait over", err, tierlock.ErrHeld)
@@ -260,7 +261,7 @@ func TestHeldOrUnavailableByWhatWasHeard(t *testing.T) {
 		}
 
 		cause := errors.New("the request was dropped")
-		ctx, cancel := context.WithTimeoutCause(bg, 3*time.Second, cause)
+		ctx, cancel := context.WithTimeoutCause(bg, wait, cause)
 		k, err = l.Lock(ctx, "job", "held", tierlock.Wait(patience))
 		cancel()
 		if k != nil {

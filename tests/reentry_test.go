@@ -15,7 +15,7 @@ import (
 func TestHolderIDFromASecondProcess(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 3 * time.Second
+		const ttl = 2 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 		l := newLocker(t, d.open(t, d.addr), res)
 		cfg := d.peer(d.addr, res)
@@ -95,7 +95,7 @@ func TestHolderIDLastLeaseEndsTheHold(t *testing.T) {
 func TestRenewedUntilTheLastEntry(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, entries = 4 * time.Second, 5
+		const ttl, entries = 3 * time.Second, 5
 		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 		s := newSpy(d.open(t, d.addr))
 		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
@@ -122,7 +122,7 @@ func TestRenewedUntilTheLastEntry(t *testing.T) {
 		if tok, _, held := d.look(t, "job", "k"); !held || tok != ks[0].Token() {
 			t.Errorf("on the server: %v, held %v; want %v", tok, held, ks[0].Token())
 		}
-		_, err := other.Lock(bg, "job", "k", tierlock.Wait(2*time.Second))
+		_, err := other.Lock(bg, "job", "k", tierlock.Wait(time.Second))
 		wantIs(t, "another process", err, tierlock.ErrHeld)
 		mustUnlock(t, ks[0])
 		d.wantGone(t, "job", "k")

@@ -14,7 +14,7 @@ import (
 func TestNobodyEntersALongHold(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 4 * time.Second
+		const ttl = 3 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		k := mustLock(t, newLocker(t, d.open(t, d.addr), res), "job", "k")
 		cfg := d.peer(d.addr, res)
@@ -50,7 +50,7 @@ func TestNobodyEntersALongHold(t *testing.T) {
 func TestOneLostRenewal(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 18 * time.Second // the next regular attempt comes 6 s after the lost one
+		const ttl = 12 * time.Second // the next regular attempt comes 4 s after the lost one
 		for name, drop := range map[string]func(*rig.Proxy){
 			"request": (*rig.Proxy).DropRequests,
 			"reply":   (*rig.Proxy).DropReplies,
@@ -70,11 +70,11 @@ func TestOneLostRenewal(t *testing.T) {
 				passed := time.Now()
 				select {
 				case e := <-renewed:
-					between(t, "from the end of the fault to a confirmed renewal", e.At.Sub(passed), 0, ttl/20+slack)
+					between(t, "from the end of the fault to a confirmed renewal", e.At.Sub(passed), 0, ttl/3-500*time.Millisecond)
 				case <-k.Context().Done():
 					t.Fatalf("lost: %v", context.Cause(k.Context()))
 				}
-				time.Sleep(ttl / 2)
+				time.Sleep(ttl / 3)
 				if k.Err() != nil {
 					t.Errorf("later: %v", k.Err())
 				}
@@ -127,7 +127,7 @@ func TestMaxHold(t *testing.T) {
 func TestWorkerGoneWithoutUnlock(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 4 * time.Second
+		const ttl = 3 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		s := newSpy(d.open(t, d.addr))
 		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)

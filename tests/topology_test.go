@@ -59,9 +59,9 @@ func onCluster(t testing.TB, replicas bool) (*topology, *rig.Cluster) {
 }
 
 // topologyResources: "load" is what the load locks, "steady" what is held through
-// an outage.
+// an outage, and "long" what is waited for through one.
 var topologyResources = []tierlock.Resource{
-	{Name: "load", TTL: loadTTL}, {Name: "steady", TTL: 10 * time.Second},
+	{Name: "load", TTL: loadTTL}, {Name: "steady", TTL: 10 * time.Second}, {Name: "long", TTL: 18 * time.Second},
 }
 
 // lockers makes Lockers with a store each.
