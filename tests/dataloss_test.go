@@ -148,8 +148,7 @@ func TestScriptFlush(t *testing.T) {
 		t.Errorf("%d renewals in two TTLs", n)
 	}
 	srv.Do("SCRIPT", "FLUSH")
-	_, err := b.TryLock(bg, "job", "k")
-	wantIs(t, "another", err, tierlock.ErrHeld)
+	wantHeld(t, "another", b, "job", "k")
 	got := make(chan error)
 	go func() {
 		k, err := b.Lock(bg, "job", "k", tierlock.Wait(patience))

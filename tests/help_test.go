@@ -109,6 +109,22 @@ func mustLock(t testing.TB, l *tierlock.Locker, resource, key string, opts ...ti
 	}
 }
 
+// wantHeld checks that a caller who does not wait is told that a lock is held. A call
+// that gets no answer, on a busy machine, is made again.
+func wantHeld(t testing.TB, what string, l *tierlock.Locker, resource, key string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		k, err := l.TryLock(bg, resource, key)
+		if errors.Is(err, tierlock.ErrHeld) {
+			return
+		}
+		if !errors.Is(err, tierlock.ErrUnavailable) || time.Now().After(end) {
+			t.Errorf("%s: got %v, %v, want it to be held by another", what, k.Token(), err)
+			return
+		}
+	}
+}
+
 func mustUnlock(t testing.TB, k *tierlock.Lock) {
 	t.Helper()
 	if err := k.Unlock(); err != nil {

@@ -95,8 +95,7 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	_, err := b.TryLock(bg, names[0].resource, names[0].key)
-	wantIs(t, "TryLock by another", err, tierlock.ErrHeld)
+	wantHeld(t, "TryLock by another", b, names[0].resource, names[0].key)
 	for i, n := range names {
 		if err := locks[i].Unlock(); err != nil {
 			t.Errorf("%s/%q: %v", n.resource, n.key, err)

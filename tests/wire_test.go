@@ -121,8 +121,7 @@ func TestNoClientTimeOnTheWire(t *testing.T) {
 	proxy.Cut()
 	for _, resource := range []string{"job", "shared", "cron"} {
 		k := mustLock(t, l, resource, "k", tierlock.Wait(patience))
-		_, err := l.TryLock(bg, resource, "k")
-		wantIs(t, "TryLock", err, tierlock.ErrHeld)
+		wantHeld(t, "TryLock", l, resource, "k")
 		if _, err := l.Inspect(bg, resource, "k"); err != nil {
 			t.Error(err)
 		}
