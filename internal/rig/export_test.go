@@ -32,3 +32,9 @@ func PortsGiven() int {
 	defer handedOut.Unlock()
 	return len(handedOut.ports)
 }
+
+// NewWallClock is a clock for a program of the test's own, with what puts it on it.
+func NewWallClock(t testing.TB) (c *WallClock, env []string) {
+	c = newWallClock(t)
+	return c, c.env
+}

@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 static volatile int64_t *offset;
+static __thread int64_t seen;  // the offset at this thread's last look at the clock
+static __thread int looked;
 static int (*wait_until)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 
 __attribute__((constructor)) static void attach(void) {
@@ -28,7 +30,9 @@ __attribute__((constructor)) static void attach(void) {
 int clock_gettime(clockid_t id, struct timespec *ts) {
   int r = syscall(SYS_clock_gettime, id, ts);
   if (r == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) && offset) {
-    int64_t ns = ts->tv_sec * 1000000000LL + ts->tv_nsec + *offset;
+    seen = *offset;
+    looked = 1;
+    int64_t ns = ts->tv_sec * 1000000000LL + ts->tv_nsec + seen;
     ts->tv_sec = ns / 1000000000;
     ts->tv_nsec = ns % 1000000000;
   }
@@ -53,13 +57,15 @@ time_t time(time_t *out) {
 
 // The deadline was counted from the clock above, and the kernel waits by its
 // own. Unchanged, a wait of a second would last the offset longer, or no time at
-// all. A wait that has begun does not notice a step. (No server here has
-// conditions on the monotonic clock, by pthread_condattr_setclock.)
+// all. A wait that has begun does not notice a step, and one that is about to begin,
+// its deadline counted before the step, does not either: after a step back it would
+// last the offset longer. (No server here has conditions on the monotonic clock, by
+// pthread_condattr_setclock.)
 int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
                            const struct timespec *restrict until) {
   if (!offset) return wait_until(cond, mutex, until);
   // Not in nanoseconds altogether: "for ever" would not fit.
-  int64_t back = *offset;
+  int64_t back = looked ? seen : *offset;
   struct timespec real = {until->tv_sec - back / 1000000000, until->tv_nsec - back % 1000000000};
   if (real.tv_nsec < 0) real.tv_sec--, real.tv_nsec += 1000000000;
   if (real.tv_nsec >= 1000000000) real.tv_sec++, real.tv_nsec -= 1000000000;
