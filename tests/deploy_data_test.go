@@ -127,8 +127,7 @@ func TestLoading(t *testing.T) {
 	})
 	<-loaded
 	back := time.Now()
-	_, err := l.Lock(bg, "job", "k", tierlock.Wait(5*time.Second)) // patient enough for the breaker to close
-	wantClass(t, "Lock of the held key", err, tierlock.ErrHeld)
+	wantHeld(t, "the held key", l, "job", "k")
 	rig.Eventually(t, patience, "the hold is renewed", func() bool {
 		return s.renewedAfter(k.Token().Lease, back) > 0 && srv.Int("PTTL", keyOf("job", "k")) > 15_000
 	})
