@@ -98,7 +98,9 @@ func TestArbiterAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startTwoStores(t)
-			a, b := s.join(t), s.join(t)
+			const ttl = 12 * time.Second // belief goes by the permit, also where that ends late
+			lease := func(c *tierlock.Config) { c.Resources[0].TTL = ttl }
+			a, b := s.join(t, lease), s.join(t, lease)
 			takesFrom(t, patience, tierlock.Redis, a, b)
 			k, be := mustLock(t, a.Locker, "x", "1"), mustLock(t, a.Locker, "be", "1")
 			back := away(s, a)
@@ -123,7 +125,7 @@ func TestArbiterAway(t *testing.T) {
 			}
 			back()
 			takesFrom(t, patience, tierlock.Redis, a, b)
-			next := mustLock(t, b.Locker, "x", "1", tierlock.Wait(tierlock.DefaultTTL+patience))
+			next := mustLock(t, b.Locker, "x", "1", tierlock.Wait(ttl+patience))
 			if next.Token().Fence <= k.Token().Fence {
 				t.Errorf("after %v came %v", k.Token(), next.Token())
 			}
