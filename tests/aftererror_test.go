@@ -25,12 +25,15 @@ func TestCancelledAroundTheReply(t *testing.T) {
 		const reply = 200 // ms
 		const calls = 150 // each cancelled 1 ms after the one before
 		const batches = 6 // not all at once: the reply is to come on time
+		const limit = 2 * unhurried
 		proxy := rig.NewProxy(t, d.addr)
-		s := newSpy(d.openIn(t, proxy.Addr, unhurried))
+		s := newSpy(d.openIn(t, proxy.Addr, limit))
 		// Long enough that a call of two replies is not late: a statement is prepared on
 		// each connection, in a reply of its own.
 		const ttl = 9 * time.Second
-		l := unhurriedLocker(t, s, tierlock.Resource{Name: "job", TTL: ttl})
+		cfg := config(s, tierlock.Resource{Name: "job", TTL: ttl})
+		cfg.CallTimeout = limit
+		l := lockerOf(t, cfg)
 		// The key is gone at the end, also where a busy machine has no answer in time.
 		unlock := func(k *tierlock.Lock) error {
 			if err := k.Unlock(); !errors.Is(err, tierlock.ErrUnavailable) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -111,7 +112,9 @@ func mysqlDeployment(t testing.TB, args ...string) *deployment {
 			return openMySQL(t, srv.DSNVia(addr, mysqlParams), mysqlstore.Options{})
 		},
 		openIn: func(t testing.TB, addr string, limit time.Duration) tierlock.Store {
-			return openMySQL(t, srv.DSNVia(addr, mysqlParams), mysqlstore.Options{CallTimeout: limit})
+			// What a connection may take is no less.
+			params := fmt.Sprintf("timeout=500ms&readTimeout=%v&writeTimeout=%[1]v", max(limit, 2*time.Second))
+			return openMySQL(t, srv.DSNVia(addr, params), mysqlstore.Options{CallTimeout: limit})
 		},
 		peer: func(addr string, rs ...tierlock.Resource) peerConfig {
 			return peerConfig{Locks: srv.DSNVia(addr, mysqlParams), Resources: rs}
