@@ -75,7 +75,7 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 				return nil
 			}, t)
 			var believed sync.WaitGroup
-			for i := range rs {
+			for i := 0; i < links; i += 2 { // the others' contexts end without anybody's look
 				believed.Go(func() { rs[i].last = lastBelief(rs[i].lock) })
 			}
 			for i := range rs {
@@ -94,10 +94,12 @@ func TestLossComesBeforeTheNextHolder(t *testing.T) {
 				entered[i] = *other.wait(waits[i], "locked").Token
 				// The grant's own time, by the clock of the same machine, is the
 				// earliest at which the other can have entered.
-				margin := entered[i].ServerTime.Sub(r.last)
-				smallest, largest = min(smallest, margin), max(largest, margin)
-				if margin < least {
-					t.Errorf("round %d, %s: belief ended %v before the next grant, want at least %v", n, r.key, margin, least)
+				if i%2 == 0 {
+					margin := entered[i].ServerTime.Sub(r.last)
+					smallest, largest = min(smallest, margin), max(largest, margin)
+					if margin < least {
+						t.Errorf("round %d, %s: belief ended %v before the next grant, want at least %v", n, r.key, margin, least)
+					}
 				}
 				if entered[i].Fence <= r.lock.Token().Fence {
 					t.Errorf("round %d, %s: fence %d after %d", n, r.key, entered[i].Fence, r.lock.Token().Fence)

@@ -96,6 +96,7 @@ func TestMaxHold(t *testing.T) {
 		start := time.Now()
 		k := mustLock(t, l, "job", "k", tierlock.TTL(ttl*19/20)) // so that it is renewed on the way
 		granted := time.Now()
+		unlooked := mustLock(t, l, "job", "unlooked")
 		time.Sleep(time.Until(start.Add(bound * 4 / 5)))
 		if n := s.renewed(k.Token().Lease); n == 0 {
 			t.Error("it was not renewed on the way to its bound")
@@ -106,6 +107,7 @@ func TestMaxHold(t *testing.T) {
 		last := lastBelief(k)
 		ended := waitEnd(t, k)
 		wantIs(t, "cause", context.Cause(k.Context()), tierlock.ErrLeaseExceeded)
+		waitEnd(t, unlooked) // though nobody looks at it
 		between(t, "end of the context", ended.Sub(start), bound-ttl/5, bound+slack)
 		if !last.Before(expiry) {
 			t.Errorf("belief ended %v after the key", last.Sub(expiry))
@@ -117,6 +119,7 @@ func TestMaxHold(t *testing.T) {
 			t.Errorf("%d renewals after the bound", n)
 		}
 		wantIs(t, "Unlock", k.Unlock(), tierlock.ErrLeaseExceeded)
+		wantIs(t, "Unlock", unlooked.Unlock(), tierlock.ErrLeaseExceeded)
 		mustUnlock(t, mustLock(t, l, "job", "k"))
 	})
 }
