@@ -131,7 +131,7 @@ func TestWipedWithHoldersAndWaiters(t *testing.T) {
 // the release all go on.
 func TestScriptFlush(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	srv := rig.Redis(t)
 	res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 	s := newSpy(open(t, srv.Addr))

@@ -46,7 +46,7 @@ var rotations = map[string]rotation{
 // counts as an outage. With the old password back all works again.
 func TestPasswordRotatedAway(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	for name, r := range rotations {
 		t.Run(name, func(t *testing.T) {
 			srv := r.start(t)
@@ -94,7 +94,7 @@ func TestPasswordRotatedAway(t *testing.T) {
 // with no loss and no restart, over the cut as well.
 func TestPasswordRotatedWithCredentialsFn(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	for name, r := range rotations {
 		for _, resp2 := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestPasswordRotatedWithCredentialsFn(t *testing.T) {
 // What is given back before costs nothing.
 func TestPermissionWithdrawnInMidHold(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	rules := []string{"on", ">pw", "resetkeys", "~lock:scen:*", "resetchannels", "&lock:scen:*", "+@all"}
 	user := func(srv *rig.RedisServer, rules ...string) {
 		srv.Do(append([]string{"ACL", "SETUSER", "app"}, rules...)...)

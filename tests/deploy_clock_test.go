@@ -54,7 +54,7 @@ func TestClockSteppedForwardInMidHold(t *testing.T) {
 // dies leaves the key for its TTL and the step.
 func TestClockSteppedBackInMidHold(t *testing.T) {
 	t.Parallel()
-	const ttl, step = 3 * time.Second, 40 * time.Second
+	const ttl, step = 4 * time.Second, 40 * time.Second
 	srv, clock := rig.RedisWithClock(t)
 	res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 	first, second := newLocker(t, open(t, srv.Addr), res), newLocker(t, open(t, srv.Addr), res)

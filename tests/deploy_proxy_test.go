@@ -19,8 +19,8 @@ import (
 func TestDeploymentsWithoutEverything(t *testing.T) {
 	t.Parallel()
 	const (
-		ttl, keys = 3 * time.Second, 8
-		waiting   = 3500 * time.Millisecond
+		ttl, keys = 4 * time.Second, 8
+		waiting   = 4500 * time.Millisecond
 		poll      = 250 * time.Millisecond
 	)
 	resp2 := func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true }

@@ -64,13 +64,13 @@ func TestServerRefuses(t *testing.T) {
 				// call that meets the end of the connection says that instead.
 				says = ""
 			}
-			const ttl = 3 * time.Second
+			const ttl = 4 * time.Second
 			srv := rig.Redis(t)
 			// Long limits: a server that runs a script answers when it gets round
 			// to it, and it is the answer that is looked at.
 			const limit = 2 * time.Second
 			s := newSpy(open(t, srv.Addr, redisstore.Options{CallTimeout: limit}))
-			res := []tierlock.Resource{{Name: "job", TTL: ttl, Reentrant: true}, {Name: "long", TTL: 12 * time.Second}, {Name: "min", TTL: ttl, MinHold: ttl / 3}}
+			res := []tierlock.Resource{{Name: "job", TTL: ttl, Reentrant: true}, {Name: "long", TTL: 16 * time.Second}, {Name: "min", TTL: ttl, MinHold: ttl / 3}}
 			cfg := config(s, res...)
 			cfg.CallTimeout = limit
 			l := lockerOf(t, cfg)
@@ -138,7 +138,7 @@ func TestServerRefuses(t *testing.T) {
 			locksAgain(t, other, "job", "free")
 			locksAgain(t, l, "job", "plain")
 			rig.Eventually(t, patience, "the long lease is renewed", func() bool {
-				return s.renewedAfter(long.Token().Lease, mended) > 0 && srv.Int("PTTL", keyOf("long", "k")) > 10_000
+				return s.renewedAfter(long.Token().Lease, mended) > 0 && srv.Int("PTTL", keyOf("long", "k")) > 14_000
 			})
 			mustUnlock(t, long)
 			goneWithin(t, srv, patience, "job", "released")

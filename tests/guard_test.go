@@ -88,7 +88,7 @@ func (b *business) wantBalance(t *testing.T, want int64) {
 // between its write and its commit, and lets it pass when that one is dead.
 func TestStoppedHolderIsFenced(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl = 3 * time.Second
 	res := tierlock.Resource{Name: "account", TTL: ttl}
 	redis, maria := rig.Redis(t), rig.MariaDB(t)
 	own, err := openBusiness(maria.DSN(""))

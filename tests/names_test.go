@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 // two.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	// The resources are such that their names with a key could run together.
 	resources := []string{"job", "job:a", "job.a-b_C", strings.Repeat("r", 64)}
 	keys := []string{
@@ -81,7 +82,12 @@ func TestNames(t *testing.T) {
 		if k.Err() != nil || s.renewed(k.Token().Lease) == 0 {
 			t.Errorf("%s: error %v, %d renewals", what, k.Err(), s.renewed(k.Token().Lease))
 		}
-		rec, err := b.Inspect(bg, n.resource, n.key)
+		var rec tierlock.Record
+		var err error
+		rig.Eventually(t, patience, what+" is inspected", func() bool {
+			rec, err = b.Inspect(bg, n.resource, n.key)
+			return !errors.Is(err, tierlock.ErrUnavailable)
+		})
 		if err != nil || !rec.Held || rec.Token != k.Token() || rec.Token.Key != n.key || rec.Holds != 1 {
 			t.Errorf("%s: Inspect: %+v, %v", what, rec, err)
 		}

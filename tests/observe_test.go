@@ -22,7 +22,7 @@ func TestObserver(t *testing.T) {
 }
 
 func testObserver(t *testing.T, d *deployment) {
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	proxy := rig.NewProxy(t, d.addr)
 	var mu sync.Mutex
 	var events []string

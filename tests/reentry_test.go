@@ -94,7 +94,7 @@ func TestHolderIDLastLeaseEndsTheHold(t *testing.T) {
 func TestRenewedUntilTheLastEntry(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl, entries = 3 * time.Second, 5
+		const ttl, entries = 4 * time.Second, 5
 		res := tierlock.Resource{Name: "job", TTL: ttl, Reentrant: true}
 		s := newSpy(d.open(t, d.addr))
 		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)
@@ -114,9 +114,9 @@ func TestRenewedUntilTheLastEntry(t *testing.T) {
 			mustUnlock(t, ks[i]) // counts once
 		}
 		last := time.Now()
-		time.Sleep(ttl + ttl/2)
+		time.Sleep(ttl + ttl/4)
 		if n := s.renewedAfter(lease, last); n < 2 || ks[0].Err() != nil {
-			t.Errorf("%d renewals in one and a half TTLs with one entry left; %v", n, ks[0].Err())
+			t.Errorf("%d renewals in one and a quarter TTLs with one entry left; %v", n, ks[0].Err())
 		}
 		if tok, _, held := d.look(t, "job", "k"); !held || tok != ks[0].Token() {
 			t.Errorf("on the server: %v, held %v; want %v", tok, held, ks[0].Token())

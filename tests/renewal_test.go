@@ -14,7 +14,7 @@ import (
 func TestNobodyEntersALongHold(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 3 * time.Second
+		const ttl = 4 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		k := mustLock(t, newLocker(t, d.open(t, d.addr), res), "job", "k")
 		cfg := d.peer(d.addr, res)
@@ -130,7 +130,7 @@ func TestMaxHold(t *testing.T) {
 func TestWorkerGoneWithoutUnlock(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d *deployment) {
-		const ttl = 3 * time.Second
+		const ttl = 4 * time.Second
 		res := tierlock.Resource{Name: "job", TTL: ttl}
 		s := newSpy(d.open(t, d.addr))
 		l, other := newLocker(t, s, res), newLocker(t, d.open(t, d.addr), res)

@@ -101,7 +101,7 @@ func TestNoClientTimeOnTheWire(t *testing.T) {
 	proxy := rig.NewProxy(t, srv.Addr)
 	cfg := config(open(t, proxy.Addr, redisstore.Options{CallTimeout: timeout}),
 		tierlock.Resource{Name: "job", TTL: ttl},
-		tierlock.Resource{Name: "short", TTL: 3 * time.Second, Reentrant: true},
+		tierlock.Resource{Name: "short", TTL: 4 * time.Second, Reentrant: true},
 		tierlock.Resource{Name: "shared", TTL: ttl, Reentrant: true},
 		tierlock.Resource{Name: "cron", TTL: ttl, MinHold: time.Second})
 	cfg.CallTimeout = timeout
