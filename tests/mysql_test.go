@@ -44,7 +44,7 @@ func TestLateRowIsUndone(t *testing.T) {
 		for _, limit := range []time.Duration{100 * time.Millisecond, callTimeout} {
 			for kind, opts := range map[string][]tierlock.Option{"plain": nil, "explicit": {tierlock.Holder("h")}} {
 				t.Run(fmt.Sprint(level, "/", limit, "/", kind), func(t *testing.T) {
-					s := openMySQL(t, srv.DSN("innodb_lock_wait_timeout=2&tx_isolation=%27"+level+"%27"), mysqlstore.Options{CallTimeout: limit})
+					s := openMySQL(t, srv.DSN("innodb_lock_wait_timeout=4&tx_isolation=%27"+level+"%27"), mysqlstore.Options{CallTimeout: limit})
 					cfg := config(s, tierlock.Resource{Name: "job", TTL: 10 * time.Second, Reentrant: true})
 					cfg.CallTimeout = limit
 					l := lockerOf(t, cfg)
