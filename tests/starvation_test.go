@@ -22,7 +22,7 @@ import (
 
 const (
 	swarmHolds = 1000
-	swarmTTL   = 6 * time.Second
+	swarmTTL   = 3 * time.Second
 )
 
 // swarmReport is what a starved process says at the end.
@@ -35,7 +35,7 @@ type swarmReport struct {
 }
 
 // Scenario 16: a thousand holds in a process that has one processor and keeps it
-// busy. For ten TTLs none is lost and none is left out, and renewals that come
+// busy. For twenty TTLs none is lost and none is left out, and renewals that come
 // late are not caught up with in bursts.
 func TestStarvedProcessKeepsItsHolds(t *testing.T) {
 	t.Parallel()
@@ -88,7 +88,7 @@ func TestStarvedProcessKeepsItsHolds(t *testing.T) {
 	if report.Kept != swarmHolds {
 		t.Errorf("%d of %d holds were kept", report.Kept, swarmHolds)
 	}
-	// A renewal each two seconds and hold: late ones, but none twice as often and
+	// A renewal each second and hold: late ones, but none twice as often and
 	// none left out for long.
 	rounds := int(lasting / (swarmTTL / 3))
 	if least < rounds/2 || most > rounds*3/2 {
