@@ -99,6 +99,15 @@ func startCluster(t testing.TB, replicas bool, env, args []string) *Cluster {
 	return c
 }
 
+// Steady makes a minute of the second after which a node counts as down: for tests that
+// are not about that, on a machine that may stand still for longer.
+func (c *Cluster) Steady() {
+	c.t.Helper()
+	for _, n := range c.Nodes {
+		n.Do("CONFIG", "SET", "cluster-node-timeout", "60000")
+	}
+}
+
 func (c *Cluster) busPort(n *RedisServer) string {
 	for i, a := range n.args {
 		if a == "--cluster-port" {

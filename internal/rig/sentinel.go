@@ -61,6 +61,15 @@ func StartSentinel(t testing.TB, args ...string) *Sentinel {
 	return s
 }
 
+// Steady makes a minute of the second after which a server counts as down: for tests
+// that are not about that, on a machine that may stand still for longer.
+func (s *Sentinel) Steady() {
+	s.t.Helper()
+	for _, n := range s.Sentinels {
+		n.Do("SENTINEL", "SET", s.Master, "down-after-milliseconds", "60000")
+	}
+}
+
 // sentinelArgs writes the file that a sentinel keeps its state in.
 func (s *Sentinel) sentinelArgs(n *RedisServer) ([]string, error) {
 	text := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
