@@ -48,17 +48,17 @@ func TestAdoptionOutOfMemory(t *testing.T) {
 // release that follows it.
 func TestLateCallsOfAPlace(t *testing.T) {
 	srv := rig.Redis(t)
-	s := openWith(t, redisstore.RecommendedOptions(srv.Addr), redisstore.Options{CallTimeout: 300 * time.Millisecond})
+	warm, s := open(t, srv.Addr), openImpatient(t, srv.Addr)
 	place := exclusive(3)
-	place.Incarnation = mustProbe(t, s)
-	mustAcquire(t, s, askIn(place, ask("held", "held", 30*time.Second)))
+	place.Incarnation = mustProbe(t, warm)
+	mustAcquire(t, warm, askIn(place, ask("held", "held", time.Minute)))
 	// The server has to know the scripts, else none is executed late.
-	mustAcquire(t, s, askIn(shared(3), askAs("h", "warm", "warm", 30*time.Second)))
-	mustAdopt(t, s, adoptIn(place, ask("warm2", "warm2", 30*time.Second), 2, 1))
-	if res := renewIn(t, s, place, "held", "held", false, 20*time.Second); res.State != tierlock.LeaseOwned {
+	mustAcquire(t, warm, askIn(shared(3), askAs("h", "warm", "warm", 30*time.Second)))
+	mustAdopt(t, warm, adoptIn(place, ask("warm2", "warm2", 30*time.Second), 2, 1))
+	if res := renewIn(t, warm, place, "held", "held", false, 30*time.Second); res.State != tierlock.LeaseOwned {
 		t.Fatalf("renew: got %+v", res)
 	}
-	mustRelease(t, s, dropIn(place, "warm2", "warm2", false), tierlock.LeaseOwned)
+	mustRelease(t, warm, dropIn(place, "warm2", "warm2", false), tierlock.LeaseOwned)
 	before := srv.CommandsOf("evalsha") + srv.CommandsOf("eval")
 	srv.Pause()
 	calls := []func() error{
@@ -74,7 +74,7 @@ func TestLateCallsOfAPlace(t *testing.T) {
 			return s.Adopt(background, []tierlock.AdoptRequest{adoptIn(place, ask("c", "adopted", 30*time.Second), 2, 1)})[0].Err
 		},
 		func() error {
-			return s.Renew(background, []tierlock.RenewRequest{{Name: name("held"), Lease: "held", TTL: time.Minute, Place: exclusive(2)}})[0].Err
+			return s.Renew(background, []tierlock.RenewRequest{{Name: name("held"), Lease: "held", TTL: 2 * time.Minute, Place: exclusive(2)}})[0].Err
 		},
 		func() error { _, err := s.Release(background, dropIn(exclusive(2), "held", "held", false)); return err },
 		func() error { _, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}); return err },
@@ -82,8 +82,9 @@ func TestLateCallsOfAPlace(t *testing.T) {
 	errs := make(chan error, len(calls))
 	for _, call := range calls {
 		go func() {
-			var err error
-			if took := within(t, 5*time.Second, "a call", func() { err = call() }); took > 300*time.Millisecond+slack {
+			began := time.Now()
+			err := call()
+			if took := time.Since(began); took > patience {
 				err = errors.Join(err, fmt.Errorf("it took %v", took))
 			}
 			errs <- err
@@ -91,7 +92,7 @@ func TestLateCallsOfAPlace(t *testing.T) {
 	}
 	for range calls {
 		if err := <-errs; !errors.Is(err, tierlock.ErrUnavailable) || strings.Contains(err.Error(), "it took") {
-			t.Errorf("at a stopped server: %v; wanted %v in 300 ms", err, tierlock.ErrUnavailable)
+			t.Errorf("at a stopped server: %v; wanted %v in half a second", err, tierlock.ErrUnavailable)
 		}
 	}
 	srv.Resume()
@@ -101,7 +102,7 @@ func TestLateCallsOfAPlace(t *testing.T) {
 	if n := srv.Int("EXISTS", keyOf("a"), keyOf("b")); n != 0 {
 		t.Error("a late acquire was granted")
 	}
-	if left := srv.Int("PTTL", keyOf("held")); left < 1 || left > 30_000 {
+	if left := srv.Int("PTTL", keyOf("held")); left < 1 || left > 60_000 {
 		t.Errorf("a late call of an earlier epoch left %d ms of a lease", left)
 	}
 	if got := tokenOf(t, srv, "c").Lease; got != "adopted" {

@@ -27,9 +27,9 @@ func TestCloseUnderLoad(t *testing.T) {
 	}
 	defer client.Close()
 	for round := range 6 {
-		s := redisstore.New(client, redisstore.Options{})
+		s := redisstore.New(client, unhurried)
 		if round%2 == 0 {
-			s = open(t, srv.Addr)
+			s = openWith(t, redisstore.RecommendedOptions(srv.Addr), unhurried)
 		}
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
@@ -63,7 +63,7 @@ func TestCloseUnderLoad(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		var closers sync.WaitGroup
 		for range 4 {
-			closers.Go(func() { within(t, 3*time.Second, "Close", s.Close) })
+			closers.Go(func() { within(t, patience, "Close", s.Close) })
 		}
 		closers.Wait()
 		failsFast(t, s, tierlock.ErrUnavailable)
@@ -82,20 +82,20 @@ func TestCloseWithoutAServer(t *testing.T) {
 	proxy := rig.NewProxy(t, srv.Addr)
 	s := openWith(t, redisstore.RecommendedOptions(proxy.Addr), redisstore.Options{})
 	works(t, s)
-	w := watch(t, s, "k")
+	w := eventuallyWatch(t, s, "k")
 	proxy.BlackHole()
 	if _, err := s.Inspect(background, name("k")); !errors.Is(err, tierlock.ErrUnavailable) {
 		t.Fatalf("inspect: %v; wanted %v", err, tierlock.ErrUnavailable)
 	}
-	within(t, 4*time.Second, "Close with a silent server", s.Close)
+	within(t, patience, "Close with a silent server", s.Close)
 	w.Close()
 	never := openWith(t, redisstore.RecommendedOptions(proxy.Addr), redisstore.Options{})
-	within(t, 4*time.Second, "Close of a store that never connected", never.Close)
+	within(t, patience, "Close of a store that never connected", never.Close)
 
 	// A client that waits longer than the store for its dead connection.
 	proxy.Pass()
 	opt := redisstore.RecommendedOptions(proxy.Addr)
-	opt.ConnWriteTimeout = 20 * time.Second
+	opt.ConnWriteTimeout = 2 * time.Minute
 	client, err := rueidis.NewClient(opt)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestCloseWithoutAServer(t *testing.T) {
 	if _, err := waiting.Inspect(background, name("k")); !errors.Is(err, tierlock.ErrUnavailable) {
 		t.Fatalf("inspect: %v; wanted %v", err, tierlock.ErrUnavailable)
 	}
-	within(t, 4*time.Second, "Close over a client that waits", waiting.Close)
+	within(t, patience, "Close over a client that waits", waiting.Close)
 	proxy.Cut()
 }
 
@@ -143,5 +143,5 @@ func TestCloseWhileDialing(t *testing.T) {
 	before := connections(srv)
 	close(dial)
 	time.Sleep(200 * time.Millisecond)
-	rig.Eventually(t, 10*time.Second, "no connection is left", func() bool { return connections(srv) <= before })
+	rig.Eventually(t, patience, "no connection is left", func() bool { return connections(srv) <= before })
 }

@@ -23,8 +23,8 @@ func TestConformance(t *testing.T) {
 		{"recommended", oneServer, nil},
 		{"RESP2", oneServer, resp2},
 		{"sentinel", func(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
-			d := rig.StartSentinel(t)
-			return d.Nodes, sentinelOptions(d)
+			d, opt := steadySentinel(t)
+			return d.Nodes, opt
 		}, nil},
 		// Scripts over two slots would panic, and the clock is kept by slot.
 		{"cluster", threeMasters, nil},
@@ -52,7 +52,7 @@ func oneServer(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
 }
 
 func threeMasters(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	return c.Nodes, clusterOptions(c)
 }
 

@@ -77,6 +77,12 @@ func (s *Store) Later(d time.Duration) {
 	s.wires.began = watchdog.At(time.Now().Add(-d - watchdog.Now().Sub(s.wires.began)))
 }
 
+// KnowsClock reports whether the clock of the one server is known.
+func (s *Store) KnowsClock() bool {
+	_, known := s.clocks.one.Offset(s.local(time.Now()), s.clocks.era.Load())
+	return known
+}
+
 // Guards reports whether the clock of the server that serves a lock is known.
 func (s *Store) Guards(p tierlock.Place, n tierlock.Name) bool {
 	g := s.guard(time.Now(), p, slotOf(lockKey(n, "")))

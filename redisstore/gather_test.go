@@ -31,21 +31,24 @@ func TestWorkerYieldsSeldomToTheBusy(t *testing.T) {
 	}
 	defer busy.Wait()
 	defer stop.Store(true)
-	yield := func() time.Duration {
+	waits := func() (time.Duration, bool) {
 		began := time.Now()
 		s.Yield()
-		return time.Since(began)
+		took := time.Since(began)
+		return took, took > 5*time.Millisecond
 	}
 	runtime.Gosched() // until all of them are under way
-	first := yield()
-	if first < 5*time.Millisecond {
-		t.Fatalf("a yield to 4 busy goroutines took %v; wanted some 40 ms, else this test tests nothing", first)
+	if took, waited := waits(); !waited {
+		t.Fatalf("a yield to 4 busy goroutines took %v; wanted some 40 ms, else this test tests nothing", took)
 	}
-	var more time.Duration
+	// Counted, since the machine may stand still, too.
+	more := 0
 	for range 10 {
-		more += yield()
+		if _, waited := waits(); waited {
+			more++
+		}
 	}
-	if more > 4*first {
-		t.Errorf("10 more yields took %v, after one of %v; wanted them to be left out", more, first)
+	if more > 5 {
+		t.Errorf("%d of 10 more yields waited; wanted most to be left out", more)
 	}
 }

@@ -68,7 +68,7 @@ func bulk(s string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(s), s) }
 func openSlots(t *testing.T, n *slotsServer) *redisstore.Store {
 	opt := patient(n.addr)
 	opt.ForceSingleClient, opt.AlwaysRESP2 = false, true
-	s := openWith(t, opt, redisstore.Options{})
+	s := openWith(t, opt, calm)
 	wantPart(t, s, n.addr)
 	return s
 }
@@ -76,7 +76,7 @@ func openSlots(t *testing.T, n *slotsServer) *redisstore.Store {
 func wantPart(t *testing.T, s *redisstore.Store, want string) {
 	t.Helper()
 	got := ""
-	rig.Eventually(t, 5*time.Second, "the part is known", func() bool {
+	rig.Eventually(t, patience, "the part is known", func() bool {
 		got = s.Part(tierlock.Name{Namespace: "n", Resource: "r", Key: "k"})
 		return got == want
 	})
@@ -91,7 +91,7 @@ func TestTableOfANodeThatWasSilent(t *testing.T) {
 	n.silent.Lock()
 	before := n.questions()
 	s.Look()
-	rig.Eventually(t, 5*time.Second, "the node is asked", func() bool { return n.questions() > before })
+	rig.Eventually(t, patience, "the node is asked", func() bool { return n.questions() > before })
 	time.Sleep(time.Second) // nobody waits for the answer any longer
 	n.silent.Unlock()
 	time.Sleep(200 * time.Millisecond) // it arrives
@@ -135,7 +135,7 @@ func TestTableOfSlots(t *testing.T) {
 		before := n.questions()
 		n.say(bad)
 		s.Look()
-		rig.Eventually(t, 5*time.Second, "the node is asked", func() bool { return n.questions() > before })
+		rig.Eventually(t, patience, "the node is asked", func() bool { return n.questions() > before })
 		time.Sleep(50 * time.Millisecond)
 		wantPart(t, s, "10.0.0.3:6379")
 	}

@@ -41,7 +41,7 @@ func TestProbe(t *testing.T) {
 	}
 	noEternalKeys(t, srv)
 	srv.Restart()
-	rig.Eventually(t, 5*time.Second, "another incarnation", func() bool {
+	rig.Eventually(t, patience, "another incarnation", func() bool {
 		next, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		return err == nil && !next.Lost && next.Incarnation != id && strings.HasPrefix(next.Incarnation, replid(srv)+"-")
 	})
@@ -80,17 +80,23 @@ func TestProbeOfAServerThatTakesNoLocks(t *testing.T) {
 	} {
 		t.Run(state.says, func(t *testing.T) {
 			srv := rig.Redis(t)
-			s := open(t, srv.Addr)
-			mustProbe(t, s)
+			o := calm
+			if state.says == "no answer" {
+				o = brisk
+			}
+			opt := patient(srv.Addr)
+			opt.ConnWriteTimeout = 5 * time.Minute
+			s := openWith(t, opt, o)
+			works(t, s)
 			state.cause(t, srv)
-			rig.Eventually(t, 5*time.Second, "the probe says "+state.says, func() bool {
+			rig.Eventually(t, patience, "the probe says "+state.says, func() bool {
 				var err error
-				within(t, 2*time.Second+slack, "a probe", func() { _, err = s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}) })
+				within(t, patience, "a probe", func() { _, err = s.Probe(background, tierlock.ProbeRequest{Namespace: "test"}) })
 				wantClass(t, "probe", err, tierlock.ErrUnavailable)
 				return strings.Contains(err.Error(), state.says)
 			})
 			state.mend(t, srv)
-			rig.Eventually(t, 10*time.Second, "the probe succeeds again", func() bool {
+			rig.Eventually(t, patience, "the probe succeeds again", func() bool {
 				_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 				return err == nil
 			})
@@ -107,14 +113,14 @@ func failTheSave(t *testing.T, srv *rig.RedisServer) {
 	}
 	srv.Do("CONFIG", "SET", "save", "3600 1000000")
 	srv.Do("BGSAVE")
-	rig.Eventually(t, 10*time.Second, "the save fails", func() bool {
+	rig.Eventually(t, patience, "the save fails", func() bool {
 		return strings.Contains(srv.Text("INFO", "persistence"), "rdb_last_bgsave_status:err")
 	})
 }
 
 func TestProbeWhileLoading(t *testing.T) {
 	t.Parallel()
-	const keys, each = 4000, 500 * time.Microsecond
+	const keys, each = 4000, 5 * time.Millisecond // until it is told
 	srv := rig.Redis(t, "--key-load-delay", fmt.Sprint(each.Microseconds()), "--loading-process-events-interval-bytes", "1024")
 	s := open(t, srv.Addr)
 	mustProbe(t, s)
@@ -126,7 +132,7 @@ func TestProbeWhileLoading(t *testing.T) {
 		defer close(loaded)
 		srv.Start() // returns when the server has loaded
 	}()
-	rig.Eventually(t, 20*time.Second, "LOADING is told", func() bool {
+	rig.Eventually(t, patience, "LOADING is told", func() bool {
 		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		if err == nil {
 			t.Fatal("it succeeded before LOADING was told: the server is too fast for this test")
@@ -134,8 +140,9 @@ func TestProbeWhileLoading(t *testing.T) {
 		wantClass(t, "probe", err, tierlock.ErrUnavailable)
 		return strings.Contains(err.Error(), "LOADING")
 	})
+	srv.Try("CONFIG", "SET", "key-load-delay", "0")
 	<-loaded
-	rig.Eventually(t, 10*time.Second, "the probe succeeds", func() bool {
+	rig.Eventually(t, patience, "the probe succeeds", func() bool {
 		_, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		return err == nil
 	})
@@ -245,12 +252,12 @@ func TestIncarnationChangesWithAFailover(t *testing.T) {
 	tok := mustAcquire(t, s, askIn(before, ask("k", "a", time.Minute)))
 	old := d.Primary()
 	for _, n := range d.Nodes {
-		rig.Eventually(t, 10*time.Second, "the key is replicated", func() bool { return n.Int("EXISTS", keyOf("k")) == 1 })
+		rig.Eventually(t, patience, "the key is replicated", func() bool { return n.Int("EXISTS", keyOf("k")) == 1 })
 	}
 	old.Kill()
 	d.NewPrimary(old)
 	after := exclusive(2)
-	rig.Eventually(t, 20*time.Second, "a probe after the failover", func() bool {
+	rig.Eventually(t, time.Minute, "a probe after the failover", func() bool {
 		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		after.Incarnation = res.Incarnation
 		return err == nil
@@ -300,7 +307,7 @@ func TestIncarnationOfACluster(t *testing.T) {
 	wantClass(t, "probe with a master away", err, tierlock.ErrUnavailable)
 	c.NewOwner(keyOf(keys[0]), masters[0])
 	next := exclusive(2)
-	rig.Eventually(t, 30*time.Second, "a probe after the failover", func() bool {
+	rig.Eventually(t, time.Minute, "a probe after the failover", func() bool {
 		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		next.Incarnation = res.Incarnation
 		return err == nil
@@ -323,7 +330,7 @@ func TestIncarnationOfACluster(t *testing.T) {
 // the incarnation does not change, also where it is the slot that is asked.
 func TestExclusiveHoldInASlotThatMoves(t *testing.T) {
 	t.Parallel()
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	s := openCluster(t, c)
 	place := exclusive(4)
 	place.Incarnation = mustProbe(t, s)
@@ -354,7 +361,7 @@ func TestExclusiveHoldInASlotThatMoves(t *testing.T) {
 	m.Keys()
 	same("at the target")
 	m.Finish()
-	rig.Eventually(t, 10*time.Second, "the incarnation after the move", func() bool {
+	rig.Eventually(t, patience, "the incarnation after the move", func() bool {
 		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})
 		return err == nil && res.Incarnation == place.Incarnation && !res.Lost && res.Unsafe == ""
 	})

@@ -54,19 +54,53 @@ func drop(key, lease string) tierlock.ReleaseRequest {
 	return tierlock.ReleaseRequest{Name: name(key), Lease: lease}
 }
 
-// calm and patient are for tests that are not about CallTimeout: a machine that is busy with
-// other tests may stand still for longer than the default.
-var calm = redisstore.Options{CallTimeout: 2 * time.Second}
+// patience bounds what should take milliseconds. A test process or a server on a busy
+// machine may stand still for seconds.
+const patience = 20 * time.Second
 
-func patient(addr string) rueidis.ClientOption {
-	opt := redisstore.RecommendedOptions(addr)
-	opt.Dialer.Timeout = 2 * time.Second
+// calm and patient are for tests that are not about time limits; brisk is for those with
+// servers that are silent, and calls that are to be given up; unhurried is for those
+// whose calls are to be refused at once: who waits is told from who does not.
+var (
+	calm      = redisstore.Options{CallTimeout: 10 * time.Second}
+	brisk     = redisstore.Options{CallTimeout: 2 * time.Second}
+	unhurried = redisstore.Options{CallTimeout: 2 * time.Minute}
+)
+
+func patient(addrs ...string) rueidis.ClientOption {
+	opt := redisstore.RecommendedOptions(addrs...)
+	opt.Dialer.Timeout, opt.Sentinel.Dialer.Timeout = 10*time.Second, 10*time.Second
+	opt.ConnWriteTimeout = 10 * time.Second // after which the client cuts a silent connection
 	return opt
 }
 
+// open is a calm store that is connected, which Open does not wait for very long.
 func open(t testing.TB, addr string) *redisstore.Store {
 	t.Helper()
-	return openWith(t, patient(addr), calm)
+	return connected(t, openWith(t, patient(addr), calm))
+}
+
+func connected(t testing.TB, s *redisstore.Store) *redisstore.Store {
+	t.Helper()
+	rig.Eventually(t, patience, "the store is connected", func() bool {
+		_, err := s.Inspect(background, name("opened"))
+		return err == nil
+	})
+	return s
+}
+
+// openRefused opens a store that cannot work. Open waits for two seconds: where this
+// machine stood still for so long, that tells nothing.
+func openRefused(opt rueidis.ClientOption, o redisstore.Options) (s *redisstore.Store, err error) {
+	for range 5 {
+		began := time.Now()
+		s, err = redisstore.OpenWith(opt, o)
+		if s == nil || time.Since(began) < 2*time.Second {
+			break
+		}
+		s.Close()
+	}
+	return s, err
 }
 
 func openWith(t testing.TB, opt rueidis.ClientOption, o redisstore.Options) *redisstore.Store {

@@ -41,7 +41,7 @@ func TestWorkerEndsWithTheStore(t *testing.T) {
 			if err == nil {
 				t.Fatal("a call of a closed store has an answer")
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("a worker goes on after the store was closed")
 		}
 	}
@@ -113,13 +113,16 @@ func TestRedirectedCallKeepsItsTime(t *testing.T) {
 	})
 	opt := patient(addr)
 	opt.Standalone.EnableRedirect = true
-	opt.Dialer.Timeout, opt.ConnWriteTimeout = 6*time.Second, 6*time.Second
-	s := openWith(t, opt, redisstore.Options{CallTimeout: 300 * time.Millisecond})
+	opt.Dialer.Timeout, opt.ConnWriteTimeout = time.Minute, time.Minute
+	s := openWith(t, opt, brisk)
 	for range 5 {
-		mustRelease(t, s, drop("k", newLease()), tierlock.LeaseOwned)
+		rig.Eventually(t, patience, "a release", func() bool {
+			_, err := s.Release(background, drop("k", newLease()))
+			return err == nil
+		})
 	}
 	moved.Store(true)
-	within(t, 3*time.Second, "a call that is redirected into silence", func() {
+	within(t, patience, "a call that is redirected into silence", func() {
 		_, err := s.Release(background, drop("k", newLease()))
 		wantClass(t, "a call that is redirected into silence", err, tierlock.ErrUnavailable)
 	})
@@ -145,14 +148,22 @@ func TestSecondConnectionForPipelines(t *testing.T) {
 	works(t, s)
 	armed.Store(true)
 	srv.Do("CLIENT", "KILL", "TYPE", "normal")
-	watch(t, s, "k") // makes a connection, and so the clock is asked for
+	eventuallyWatch(t, s, "k") // makes a connection, and so the clock is asked for
 	<-hanging
 	for range 3 {
 		s.Renew(background, []tierlock.RenewRequest{
 			{Name: name("a"), Lease: newLease(), TTL: time.Second}, {Name: name("b"), Lease: newLease(), TTL: time.Second},
 		})
 	}
-	time.AfterFunc(4*time.Second, func() { close(release) })
-	within(t, 2500*time.Millisecond, "a call", func() { _, _ = s.Release(background, drop("k", newLease())) })
-	<-release
+	defer close(release)
+	called := make(chan struct{})
+	go func() {
+		defer close(called)
+		_, _ = s.Release(background, drop("k", newLease()))
+	}()
+	select {
+	case <-called:
+	case <-time.After(patience):
+		t.Error("a call waits for a connection that is being made")
+	}
 }

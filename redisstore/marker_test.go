@@ -38,7 +38,7 @@ func TestProbeTellsEviction(t *testing.T) {
 // One master of a Cluster is enough.
 func TestProbeTellsEvictionOnACluster(t *testing.T) {
 	t.Parallel()
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	s := openCluster(t, c)
 	for _, n := range c.Nodes {
 		if got := probeIn(t, s, "test").Unsafe; got != "" {
@@ -125,7 +125,7 @@ func TestLostMarker(t *testing.T) {
 // and makes holds worth less, to all stores that have seen it before.
 func TestLostMarkerOnACluster(t *testing.T) {
 	t.Parallel()
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	s, other := openCluster(t, c), openCluster(t, c)
 	before := mustProbe(t, s)
 	probeIn(t, other, "test")

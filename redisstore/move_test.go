@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tierlock/tierlock"
-	"github.com/tierlock/tierlock/internal/rig"
 )
 
 // While a slot moves from one node to another, no free lock in it can be taken,
@@ -16,7 +15,7 @@ import (
 func TestFreeLockInASlotThatMoves(t *testing.T) {
 	t.Parallel()
 	for _, recorded := range []bool{false, true} {
-		c := rig.StartCluster(t, false)
+		c := steadyCluster(t)
 		s := openCluster(t, c)
 		works(t, s)
 		held := newLease()

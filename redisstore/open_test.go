@@ -19,7 +19,7 @@ import (
 // works waits until an acquire succeeds.
 func works(t testing.TB, s tierlock.Store) {
 	t.Helper()
-	rig.Eventually(t, 10*time.Second, "the store works", func() bool {
+	rig.Eventually(t, patience, "the store works", func() bool {
 		lease := newLease()
 		res, err := s.Acquire(t.Context(), ask("works", lease, time.Second))
 		if err != nil || !res.Granted {
@@ -30,10 +30,10 @@ func works(t testing.TB, s tierlock.Store) {
 	})
 }
 
-// failsFast checks that a call is refused well within the call timeout.
+// failsFast checks that a call of a store that is unhurried is refused at once.
 func failsFast(t testing.TB, s tierlock.Store, class error) {
 	t.Helper()
-	within(t, 250*time.Millisecond, "a call without a connection", func() {
+	within(t, patience, "a call without a connection", func() {
 		_, err := s.Acquire(background, ask("k", newLease(), time.Second))
 		wantClass(t, "a call without a connection", err, class)
 	})
@@ -53,12 +53,12 @@ func TestOpenWithoutAServer(t *testing.T) {
 			opt := redisstore.RecommendedOptions(srv.Addr)
 			opt.ForceSingleClient = mode.single
 			var s *redisstore.Store
-			within(t, 2*time.Second, "Open", func() { s = openWith(t, opt, redisstore.Options{}) })
+			within(t, patience, "Open", func() { s = openWith(t, opt, unhurried) })
 			failsFast(t, s, tierlock.ErrUnavailable)
 			srv.Start()
 			works(t, s)
 			srv.Kill() // and the same later on
-			rig.Eventually(t, 5*time.Second, "the loss is noticed", func() bool {
+			rig.Eventually(t, patience, "the loss is noticed", func() bool {
 				_, err := s.Inspect(background, name("k"))
 				return errors.Is(err, tierlock.ErrUnavailable)
 			})
@@ -74,7 +74,7 @@ func TestOpenWithoutAServer(t *testing.T) {
 			opt := redisstore.RecommendedOptions(proxy.Addr)
 			opt.ForceSingleClient = mode.single
 			var s *redisstore.Store
-			within(t, 3*time.Second, "Open", func() { s = openWith(t, opt, redisstore.Options{}) })
+			within(t, patience, "Open", func() { s = openWith(t, opt, unhurried) })
 			failsFast(t, s, tierlock.ErrUnavailable)
 			proxy.Pass()
 			works(t, s)
@@ -82,7 +82,7 @@ func TestOpenWithoutAServer(t *testing.T) {
 			// Later calls wait for their answers until the connection is found
 			// dead; after that they do not wait for dials either.
 			proxy.BlackHole()
-			rig.Eventually(t, 20*time.Second, "20 calls in a row fail at once", func() bool {
+			rig.Eventually(t, time.Minute, "20 calls in a row fail at once", func() bool {
 				for range 20 {
 					began := time.Now()
 					_, err := s.Inspect(background, name("k"))
@@ -111,9 +111,9 @@ func TestOpenWithADialerThatHangs(t *testing.T) {
 		return nil, errors.New("no connection")
 	}
 	var s *redisstore.Store
-	within(t, 3*time.Second, "Open", func() { s = openWith(t, opt, redisstore.Options{}) })
+	within(t, patience, "Open", func() { s = openWith(t, opt, unhurried) })
 	failsFast(t, s, tierlock.ErrUnavailable)
-	within(t, time.Second, "Close", s.Close)
+	within(t, patience, "Close", openWith(t, opt, redisstore.Options{}).Close)
 }
 
 // Scenario 5: a wrong password is told, at Open and later, and not taken for an
@@ -130,7 +130,7 @@ func TestPasswords(t *testing.T) {
 				opt := patient(srv.Addr)
 				opt.AlwaysRESP2, opt.ForceSingleClient = resp2, single
 				opt.Username, opt.Password = row.user, row.password
-				s, err := redisstore.Open(opt)
+				s, err := openRefused(opt, calm)
 				wantClass(t, row.says, err, tierlock.ErrMisconfigured)
 				if s != nil || !strings.Contains(err.Error(), row.says) {
 					t.Errorf("got %v, %v; wanted no store, and %s", s, err, row.says)
@@ -142,11 +142,11 @@ func TestPasswords(t *testing.T) {
 	srv.Do("ACL", "SETUSER", "app", "on", ">first", "~*", "&*", "+@all")
 	opt := redisstore.RecommendedOptions(srv.Addr)
 	opt.Username, opt.Password = "app", "first"
-	s := openWith(t, opt, redisstore.Options{})
+	s := openWith(t, opt, unhurried)
 	works(t, s)
 	srv.Do("ACL", "SETUSER", "app", "resetpass", ">second")
 	srv.Do("CLIENT", "KILL", "USER", "app")
-	rig.Eventually(t, 5*time.Second, "the changed password is told", func() bool {
+	rig.Eventually(t, patience, "the changed password is told", func() bool {
 		_, err := s.Inspect(background, name("k"))
 		return errors.Is(err, tierlock.ErrMisconfigured)
 	})
@@ -162,10 +162,10 @@ func TestPasswordFoundWrongAfterOpen(t *testing.T) {
 		srv.Kill()
 		opt := redisstore.RecommendedOptions(srv.Addr)
 		opt.ForceSingleClient, opt.Password = single, "wrong"
-		s := openWith(t, opt, redisstore.Options{})
+		s := openWith(t, opt, unhurried)
 		failsFast(t, s, tierlock.ErrUnavailable)
 		srv.Start()
-		rig.Eventually(t, 5*time.Second, "the wrong password is told", func() bool {
+		rig.Eventually(t, patience, "the wrong password is told", func() bool {
 			_, err := s.Inspect(background, name("k"))
 			return errors.Is(err, tierlock.ErrMisconfigured)
 		})
@@ -185,11 +185,11 @@ func TestTooManyClients(t *testing.T) {
 		defer c.Close()
 		conns = append(conns, c)
 	}
-	rig.Eventually(t, 5*time.Second, "no place is left", func() bool {
+	rig.Eventually(t, patience, "no place is left", func() bool {
 		_, err := srv.Try("PING")
 		return err != nil
 	})
-	s := open(t, srv.Addr)
+	s := openWith(t, patient(srv.Addr), calm)
 	_, err := s.Inspect(background, name("k"))
 	wantClass(t, "too many clients", err, tierlock.ErrUnavailable)
 	for _, c := range conns {
@@ -249,16 +249,16 @@ func TestOptionsThatCannotWork(t *testing.T) {
 	}
 	// A server of RESP2 without client tracking, and a cache.
 	srv := rig.Redis(t)
-	opt := redisstore.RecommendedOptions(srv.Addr)
+	opt := patient(srv.Addr)
 	opt.AlwaysRESP2, opt.DisableCache = true, false
-	s, err := redisstore.Open(opt)
+	s, err := openRefused(opt, calm)
 	wantClass(t, "a cache that cannot be", err, tierlock.ErrMisconfigured)
 	if s != nil || !strings.Contains(err.Error(), "DisableCache") {
 		t.Errorf("got %v, %v; wanted an error that names DisableCache", s, err)
 	}
-	opt = redisstore.RecommendedOptions(srv.Addr)
+	opt = patient(srv.Addr)
 	opt.SelectDB = 1000
-	_, err = redisstore.Open(opt)
+	_, err = openRefused(opt, calm)
 	wantClass(t, "a database that is not there", err, tierlock.ErrMisconfigured)
 }
 
@@ -287,7 +287,7 @@ func TestClientThatRetries(t *testing.T) {
 	defer s.Close()
 	works(t, s)
 	srv.Kill()
-	rig.Eventually(t, 5*time.Second, "20 reads in a row fail at once", func() bool {
+	rig.Eventually(t, time.Minute, "20 reads in a row fail at once", func() bool {
 		for range 20 {
 			began := time.Now()
 			_, err := s.Inspect(background, name("k"))
@@ -297,5 +297,5 @@ func TestClientThatRetries(t *testing.T) {
 		}
 		return true
 	})
-	within(t, time.Second, "Close", s.Close)
+	within(t, patience, "Close", s.Close)
 }

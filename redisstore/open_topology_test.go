@@ -10,7 +10,6 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
-	"github.com/tierlock/tierlock/redisstore"
 )
 
 // Scenarios 4 and 70: a Sentinel deployment or a Cluster that is not there, or
@@ -22,11 +21,11 @@ func TestOpenTopologies(t *testing.T) {
 		start func(testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption)
 	}{
 		{"sentinel", func(t testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption) {
-			d := rig.StartSentinel(t)
-			return d.Sentinels, d.Nodes, sentinelOptions(d)
+			d, opt := steadySentinel(t)
+			return d.Sentinels, d.Nodes, opt
 		}},
 		{"cluster", func(t testing.TB) (asked, data []*rig.RedisServer, opt rueidis.ClientOption) {
-			c := rig.StartCluster(t, false)
+			c := steadyCluster(t)
 			return c.Nodes, nil, clusterOptions(c)
 		}},
 	} {
@@ -37,18 +36,18 @@ func TestOpenTopologies(t *testing.T) {
 			// One address is enough, and need not be of the kind of a single server.
 			one := opt
 			one.InitAddress = opt.InitAddress[1:2]
-			s := openWith(t, one, redisstore.Options{})
+			s := connected(t, openWith(t, one, calm))
 			for _, key := range []string{"a", "b", "c", "d", "e", "f"} { // of several nodes
 				lockUnlock(t, s, key)
 			}
 
 			// The first one of several is down.
 			asked[0].Kill()
-			s = openWith(t, opt, redisstore.Options{})
+			s = openWith(t, opt, calm)
 			if where.name == "sentinel" {
 				works(t, s)
 			} else {
-				rig.Eventually(t, 10*time.Second, "a lock of a node that is there", func() bool {
+				rig.Eventually(t, patience, "a lock of a node that is there", func() bool {
 					res, err := s.Acquire(background, ask("probe-"+newLease(), newLease(), time.Second))
 					return err == nil && res.Granted
 				})
@@ -58,12 +57,12 @@ func TestOpenTopologies(t *testing.T) {
 			for _, srv := range append(asked[1:len(asked):len(asked)], data...) {
 				srv.Kill()
 			}
-			within(t, 4*time.Second, "OpenWith", func() { s = openWith(t, opt, redisstore.Options{}) })
+			within(t, patience, "OpenWith", func() { s = openWith(t, opt, unhurried) })
 			failsFast(t, s, tierlock.ErrUnavailable)
 			for _, srv := range append(data[:len(data):len(data)], asked...) {
 				srv.Start()
 			}
-			rig.Eventually(t, 30*time.Second, "the store works", func() bool {
+			rig.Eventually(t, time.Minute, "the store works", func() bool {
 				lease := newLease()
 				res, err := s.Acquire(background, ask("later", lease, time.Second))
 				return err == nil && res.Granted
@@ -78,11 +77,11 @@ func TestOpenTopologies(t *testing.T) {
 // is wrong is mostly seen by the race detector alone.)
 func TestOpenClusterUnderExclusiveCalls(t *testing.T) {
 	t.Parallel()
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	for _, n := range c.Nodes {
 		n.Kill()
 	}
-	s := openWith(t, clusterOptions(c), redisstore.Options{})
+	s := openWith(t, clusterOptions(c), calm)
 	place := exclusive(1)
 	place.Incarnation = "other"
 	var adoptions []tierlock.AdoptRequest
@@ -96,7 +95,7 @@ func TestOpenClusterUnderExclusiveCalls(t *testing.T) {
 	var group sync.WaitGroup
 	for range 3 {
 		group.Go(func() {
-			for end, all := time.Now().Add(30*time.Second), false; !all; {
+			for end, all := time.Now().Add(time.Minute), false; !all; {
 				if time.Now().After(end) {
 					t.Error("not all calls reach the Cluster")
 					return

@@ -66,10 +66,10 @@ func TestLeastPermissions(t *testing.T) {
 				t.Fatalf("release: %v", err)
 			}
 		}
-		rig.Eventually(t, 5*time.Second, "the lock is free", func() bool { return srv.Int("EXISTS", keyOf("k")) == 0 })
+		rig.Eventually(t, patience, "the lock is free", func() bool { return srv.Int("EXISTS", keyOf("k")) == 0 })
 		select {
 		case <-w.C():
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("no signal of the release")
 		}
 	}
@@ -188,7 +188,7 @@ func TestMissingPermissionAtOpen(t *testing.T) {
 		permit(srv, without(p)...)
 		opt := patient(srv.Addr)
 		opt.Username, opt.Password = "app", "pw"
-		s, err := redisstore.OpenWith(opt, calm)
+		s, err := openRefused(opt, calm)
 		wantClass(t, p, err, tierlock.ErrMisconfigured)
 		if s != nil || !strings.Contains(err.Error(), "missing permission: "+p+"; all that are needed: ~lock:<namespace>:* ") {
 			t.Errorf("without %s: got %v, %v", p, s, err)
@@ -229,7 +229,7 @@ func TestCacheWithoutPermission(t *testing.T) {
 	permit(srv, "+@all", "~*", "&*", "-client|tracking")
 	opt := patient(srv.Addr)
 	opt.Username, opt.Password, opt.DisableCache = "app", "pw", false
-	s, err := redisstore.OpenWith(opt, calm)
+	s, err := openRefused(opt, calm)
 	wantClass(t, "open with a cache", err, tierlock.ErrMisconfigured)
 	for _, part := range []string{"missing permission: +client|tracking;", "DisableCache"} {
 		if s != nil || !strings.Contains(err.Error(), part) {

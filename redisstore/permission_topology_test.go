@@ -10,7 +10,6 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
-	"github.com/tierlock/tierlock/redisstore"
 )
 
 func beside(more ...string) []string { return slices.Concat(leastPermissions, more) }
@@ -18,7 +17,7 @@ func beside(more ...string) []string { return slices.Concat(leastPermissions, mo
 // refused checks that no store is opened, and that the permission is named.
 func refused(t *testing.T, opt rueidis.ClientOption, permission string) {
 	t.Helper()
-	s, err := redisstore.OpenWith(opt, calm)
+	s, err := openRefused(opt, calm)
 	if s != nil {
 		s.Close()
 	}
@@ -55,7 +54,7 @@ func TestLeastPermissionsOnSentinel(t *testing.T) {
 // that is on its way: its key is at the target, which is asked by ASKING.
 func TestLeastPermissionsOnCluster(t *testing.T) {
 	t.Parallel()
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	for _, n := range c.Nodes {
 		permit(n, leastPermissions...)
 	}

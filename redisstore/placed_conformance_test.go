@@ -91,8 +91,8 @@ func TestChainConformance(t *testing.T) {
 	}{
 		{"one server", oneServer},
 		{"Sentinel", func(t testing.TB) ([]*rig.RedisServer, rueidis.ClientOption) {
-			d := rig.StartSentinel(t)
-			return d.Nodes, sentinelOptions(d)
+			d, opt := steadySentinel(t)
+			return d.Nodes, opt
 		}},
 		{"Cluster", threeMasters},
 	} {
@@ -119,7 +119,7 @@ func chainServer(t testing.TB) ([]*rig.RedisServer, *redisstore.Store) {
 }
 
 func chainCluster(t testing.TB) ([]*rig.RedisServer, *redisstore.Store) {
-	c := rig.StartCluster(t, false)
+	c := steadyCluster(t)
 	return c.Nodes, openCluster(t, c)
 }
 

@@ -47,7 +47,7 @@ func TestForbiddenChannel(t *testing.T) {
 	mustRelease(t, s, drop("good", lease), tierlock.LeaseOwned)
 	select {
 	case <-good.C():
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("no signal of a release")
 	}
 }
@@ -81,7 +81,7 @@ func TestNoConnectionForPush(t *testing.T) {
 	}
 	giveBack()
 	var w tierlock.Watch
-	rig.Eventually(t, 5*time.Second, "a watch can be had", func() bool {
+	rig.Eventually(t, patience, "a watch can be had", func() bool {
 		w, err = s.Watch(background, name("k"))
 		return err == nil
 	})

@@ -20,15 +20,16 @@ import (
 func TestCauseDecidesNoClass(t *testing.T) {
 	srv := rig.Redis(t)
 	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
-	mustAcquire(t, s, ask("warm", newLease(), time.Second))
+	opt := patient(proxy.Addr)
+	opt.ConnWriteTimeout = 5 * time.Minute
+	s := connected(t, openWith(t, opt, unhurried))
 	wrong := &rueidis.RedisError{}
 	own := errors.New("own")
 	for i, cause := range []error{
 		tierlock.ErrLate, tierlock.ErrMisconfigured, rueidis.ErrNoCache, wrong,
 		fmt.Errorf("x: %w", errors.Join(own, tierlock.ErrMisconfigured, tierlock.ErrUnavailable)),
 	} {
-		proxy.Delay(0, 200*time.Millisecond)
+		release := proxy.HoldReply()
 		ctx, cancel := context.WithCancelCause(background)
 		stop := time.AfterFunc(30*time.Millisecond, func() { cancel(cause) })
 		_, err := s.Acquire(ctx, ask(fmt.Sprint("k", i), newLease(), 30*time.Second))
@@ -41,7 +42,7 @@ func TestCauseDecidesNoClass(t *testing.T) {
 		if errors.Is(cause, own) && !errors.Is(err, own) {
 			t.Errorf("cause %v: not found in %v", cause, err)
 		}
-		proxy.Delay(0, 0)
+		release()
 	}
 }
 

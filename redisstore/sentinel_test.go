@@ -39,26 +39,26 @@ func TestWatchFollowsThePrimary(t *testing.T) {
 				change.option(&opt)
 			}
 			s, other := openWith(t, opt, calm), openWith(t, sentinelOptions(d), calm)
-			w := watch(t, s, "k")
+			w := eventuallyWatch(t, s, "k")
 			wantPush(t, other, w, "k")
 			old := d.Primary()
 			began := time.Now()
 			change.f(d, old)
 			next := d.NewPrimary(old)
 			over := time.Now()
-			rig.Eventually(t, 10*time.Second, "the watch is subscribed at the new primary", func() bool { return channels(next) == 1 })
-			if !signalled(w, 5*time.Second) {
+			rig.Eventually(t, patience, "the watch is subscribed at the new primary", func() bool { return channels(next) == 1 })
+			if !signalled(w, patience) {
 				t.Fatal("no signal after the failover")
 			}
 			t.Logf("new primary after %v, subscribed there %v later", over.Sub(began), time.Since(over))
-			rig.Eventually(t, 10*time.Second, "the store works", func() bool {
-				_, err := other.Acquire(background, ask("k", "probe", time.Second))
-				return err == nil
+			rig.Eventually(t, patience, "the store works", func() bool {
+				res, err := other.Acquire(background, ask("k", "probe", time.Minute))
+				return err == nil && res.Granted
 			})
 			mustRelease(t, other, drop("k", "probe"), tierlock.LeaseOwned)
 			wantPush(t, other, w, "k")
 			w.Close()
-			rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return channels(next) == 0 })
+			rig.Eventually(t, patience, "no channel is left", func() bool { return channels(next) == 0 })
 		})
 	}
 }

@@ -42,7 +42,7 @@ func TestSteppedServerClock(t *testing.T) {
 	} {
 		clock.Step(c.step)
 		before := srv.CommandsOf("evalsha")
-		if err := take(1500 * time.Millisecond); err != nil {
+		if err := take(5 * time.Second); err != nil {
 			t.Errorf("after a step of %v: %v", c.step, err)
 		}
 		if tries := srv.CommandsOf("evalsha") - before; tries != c.tries {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tierlock/tierlock"
 	"github.com/tierlock/tierlock/internal/rig"
-	"github.com/tierlock/tierlock/redisstore"
 )
 
 // withTLS are options for a server of an authority, with the client's
@@ -79,7 +78,7 @@ func TestTLSRefused(t *testing.T) {
 		for i := range 20 {
 			opt := c.opt
 			opt.ForceSingleClient = i%2 == 0
-			s, err := redisstore.OpenWith(opt, calm)
+			s, err := openRefused(opt, calm)
 			if s != nil {
 				s.Close()
 			}
@@ -110,11 +109,11 @@ func TestTLSOnOneSide(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	rig.Eventually(t, 5*time.Second, "no place is left", func() bool {
+	rig.Eventually(t, patience, "no place is left", func() bool {
 		_, err := plain.Try("PING")
 		return err != nil
 	})
-	none, err := redisstore.OpenWith(withTLS(plain.Addr, ours, nil), calm)
+	none, err := openRefused(withTLS(plain.Addr, ours, nil), calm)
 	wantClass(t, "the server speaks no TLS", err, tierlock.ErrMisconfigured)
 	if none != nil || !strings.Contains(err.Error(), "first record does not look like a TLS handshake") {
 		t.Errorf("got %v, %v; wanted no store, and that there is no TLS", none, err)
@@ -130,7 +129,7 @@ func TestTLSCertificateChanged(t *testing.T) {
 	works(t, s)
 	told := func(class error, says string) {
 		t.Helper()
-		rig.Eventually(t, 10*time.Second, says+" is told", func() bool {
+		rig.Eventually(t, patience, says+" is told", func() bool {
 			_, err := s.Acquire(background, ask("k", newLease(), time.Second))
 			return errors.Is(err, class) && strings.Contains(err.Error(), says)
 		})
@@ -144,7 +143,7 @@ func TestTLSCertificateChanged(t *testing.T) {
 	srv.Do("CLIENT", "KILL", "TYPE", "normal")
 	told(tierlock.ErrMisconfigured, "certificate signed by unknown authority")
 	ours.Certify(srv)
-	rig.Eventually(t, 10*time.Second, "the store works again", func() bool {
+	rig.Eventually(t, patience, "the store works again", func() bool {
 		_, err := s.Inspect(background, name("k"))
 		return err == nil
 	})

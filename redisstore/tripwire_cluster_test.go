@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 func TestSlotsMoveBetweenClocks(t *testing.T) {
 	t.Parallel()
 	c, clock := rig.ClusterWithClock(t)
+	c.Steady()
 	behind, from := c.Nodes[0], c.Nodes[1]
 	clock.Step(-10 * time.Second)
 	s := openCluster(t, c)
@@ -62,6 +64,7 @@ func TestSlotsMoveBetweenClocks(t *testing.T) {
 func TestProbeOfSomeMastersKnowsTheirClocks(t *testing.T) {
 	t.Parallel()
 	c, clock := rig.ClusterWithClock(t)
+	c.Steady()
 	s := openCluster(t, c)
 	place := exclusive(2)
 	place.Incarnation = mustProbe(t, s)
@@ -71,10 +74,12 @@ func TestProbeOfSomeMastersKnowsTheirClocks(t *testing.T) {
 	c.Nodes[2].Pause()
 	defer c.Nodes[2].Resume()
 	s.Later(10 * time.Minute)
-	if _, err := s.Probe(t.Context(), tierlock.ProbeRequest{Namespace: "test"}); err == nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := s.Probe(ctx, tierlock.ProbeRequest{Namespace: "test"}); err == nil {
 		t.Fatal("a probe found all masters")
 	}
-	clock.Step(900 * time.Millisecond) // less than a node's timeout
+	clock.Step(10 * time.Second) // less than a node's timeout
 	req := askIn(place, ask(key, newLease(), 30*time.Second))
 	req.Budget = 200 * time.Millisecond
 	wantTripped(t, "after a step, with one master away", s, req)

@@ -68,7 +68,7 @@ func TestManyWatches(t *testing.T) {
 	})
 	t.Run("cluster", func(t *testing.T) {
 		rig.NoLeak(t)
-		c := rig.StartCluster(t, false)
+		c := steadyCluster(t)
 		manyWatches(t, openCluster(t, c), c.Nodes)
 	})
 }
@@ -85,9 +85,8 @@ func manyWatches(t *testing.T, s *redisstore.Store, servers []*rig.RedisServer) 
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
-				// Some at a time: a call has 500 ms, and this machine may be slow.
 				w, err := s.Watch(background, name(fmt.Sprint("many-", i)))
-				for tries := 0; err != nil && tries < 20; tries++ {
+				for tries := 0; err != nil && tries < 20; tries++ { // this machine may be slow
 					time.Sleep(50 * time.Millisecond)
 					w, err = s.Watch(background, name(fmt.Sprint("many-", i)))
 				}
@@ -113,7 +112,7 @@ func manyWatches(t *testing.T, s *redisstore.Store, servers []*rig.RedisServer) 
 		}
 		t.Logf("round %d: %d watches after %v", round, n, time.Since(began))
 		lockUnlock(t, s, "many-4711")
-		if !signalled(watches[4711], 5*time.Second) {
+		if !signalled(watches[4711], patience) {
 			t.Errorf("round %d: a release was not signalled", round)
 		}
 		for i, w := range watches {
@@ -122,11 +121,11 @@ func manyWatches(t *testing.T, s *redisstore.Store, servers []*rig.RedisServer) 
 			}
 			w.Close()
 		}
-		rig.Eventually(t, 10*time.Second, "no channel is left", func() bool { return allChannels(servers) == 0 })
+		rig.Eventually(t, patience, "no channel is left", func() bool { return allChannels(servers) == 0 })
 	}
-	rig.Eventually(t, 10*time.Second, "the connections for watches are gone", func() bool { return allConnections(servers) <= conns })
+	rig.Eventually(t, patience, "the connections for watches are gone", func() bool { return allConnections(servers) <= conns })
 	// Workers for calls may be a few more or fewer.
-	rig.Eventually(t, 10*time.Second, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+3 })
+	rig.Eventually(t, patience, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before+3 })
 }
 
 func connections(srv *rig.RedisServer) int { return strings.Count(srv.Text("CLIENT", "LIST"), "\n") }
@@ -147,7 +146,7 @@ func TestWatchedAgainAtOnce(t *testing.T) {
 		w = watch(t, s, "k")
 		if i%20 == 0 {
 			lockUnlock(t, s, "k")
-			if !signalled(w, 5*time.Second) {
+			if !signalled(w, patience) {
 				t.Fatalf("round %d: a release was not signalled", i)
 			}
 		}
@@ -174,20 +173,20 @@ func TestWatchesOfOneLockShareASubscription(t *testing.T) {
 		t.Errorf("%d subscriptions for two watches; wanted 1", n)
 	}
 	lockUnlock(t, s, "k")
-	if !signalled(first, 5*time.Second) || !signalled(second, 5*time.Second) {
+	if !signalled(first, patience) || !signalled(second, patience) {
 		t.Error("not both watches were signalled")
 	}
 	first.Close()
 	first.Close()
 	lockUnlock(t, s, "k")
-	if !signalled(second, 5*time.Second) {
+	if !signalled(second, patience) {
 		t.Error("the watch that is still open was not signalled")
 	}
 	if signalledNow(first) {
 		t.Error("a closed watch was signalled")
 	}
 	second.Close()
-	rig.Eventually(t, 5*time.Second, "the subscription ends", func() bool { return subscribers() == 0 })
+	rig.Eventually(t, patience, "the subscription ends", func() bool { return subscribers() == 0 })
 }
 
 // Scenario 57: what is published while the connection is away is made up for.
@@ -209,13 +208,13 @@ func TestWatchOutlivesItsConnection(t *testing.T) {
 		t.Run(lose.name, func(t *testing.T) {
 			w, other := watch(t, s, "k"), watch(t, s, "other")
 			lose.f()
-			if !signalled(w, 10*time.Second) || !signalled(other, 10*time.Second) {
+			if !signalled(w, patience) || !signalled(other, patience) {
 				t.Fatal("no signal after the gap")
 			}
 			works(t, s)
 			for range 3 { // and it is live again
 				lockUnlock(t, s, "k")
-				if !signalled(w, 5*time.Second) {
+				if !signalled(w, patience) {
 					t.Fatal("a release after the gap was not signalled")
 				}
 			}
@@ -231,14 +230,19 @@ func TestNoReleaseIsMissed(t *testing.T) {
 	rig.NoLeak(t)
 	srv := rig.Redis(t)
 	a, b := open(t, srv.Addr), open(t, srv.Addr)
-	end := time.Now().Add(3 * time.Second)
+	began := time.Now()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	rounds := 0
+	more := func() bool { // for three seconds, and a hundred rounds
+		mu.Lock()
+		defer mu.Unlock()
+		return time.Since(began) < 3*time.Second || rounds < 100 && time.Since(began) < time.Minute
+	}
 	for i := range 8 {
 		wg.Go(func() {
 			key := fmt.Sprint(i % 2)
-			for time.Now().Before(end) {
+			for more() {
 				w, err := a.Watch(background, name(key))
 				if err != nil {
 					t.Errorf("watch: %v", err)
@@ -255,7 +259,7 @@ func TestNoReleaseIsMissed(t *testing.T) {
 						t.Errorf("release: %v", err)
 					}
 				}
-				if !signalled(w, 5*time.Second) {
+				if !signalled(w, patience) {
 					t.Errorf("a release after Watch returned was not signalled (granted: %v)", res.Granted)
 				}
 				w.Close()
@@ -274,13 +278,13 @@ func TestNoReleaseIsMissed(t *testing.T) {
 func TestWatchWhereThereIsNoPush(t *testing.T) {
 	srv := rig.Redis(t)
 	for what, s := range map[string]*redisstore.Store{
-		"NoPush": openWith(t, redisstore.RecommendedOptions(srv.Addr), redisstore.Options{NoPush: true}),
-		"closed": open(t, srv.Addr),
+		"NoPush": openWith(t, patient(srv.Addr), redisstore.Options{NoPush: true, CallTimeout: unhurried.CallTimeout}),
+		"closed": openWith(t, patient(srv.Addr), unhurried),
 	} {
 		if what == "closed" {
 			s.Close()
 		}
-		within(t, 100*time.Millisecond, "Watch", func() {
+		within(t, patience, "Watch", func() {
 			_, err := s.Watch(background, name("k"))
 			wantClass(t, what, err, tierlock.ErrUnavailable)
 		})
@@ -291,10 +295,10 @@ func TestWatchWhereThereIsNoPush(t *testing.T) {
 
 	// A user that may not subscribe still releases, and is told at once.
 	srv.Do("ACL", "SETUSER", "app", "on", ">pw", "~*", "resetchannels", "+@all")
-	opt := redisstore.RecommendedOptions(srv.Addr)
+	opt := patient(srv.Addr)
 	opt.Username, opt.Password = "app", "pw"
-	restricted := openWith(t, opt, redisstore.Options{})
-	within(t, 2*time.Second, "Watch", func() {
+	restricted := connected(t, openWith(t, opt, unhurried))
+	within(t, patience, "Watch", func() {
 		_, err = restricted.Watch(background, name("k"))
 	})
 	wantClass(t, "no channel allowed", err, tierlock.ErrUnavailable)
@@ -307,19 +311,19 @@ func TestWatchWithoutAServer(t *testing.T) {
 	s := open(t, srv.Addr)
 	w := watch(t, s, "k")
 	srv.Kill()
-	rig.Eventually(t, 5*time.Second, "the loss is noticed", func() bool {
+	rig.Eventually(t, patience, "the loss is noticed", func() bool {
 		began := time.Now()
 		_, err := s.Watch(background, name("other"))
 		return errors.Is(err, tierlock.ErrUnavailable) && time.Since(began) < 50*time.Millisecond
 	})
-	within(t, time.Second, "20 watches without a server", func() {
+	within(t, 5*time.Second, "20 watches without a server", func() {
 		for range 20 {
 			_, err := s.Watch(background, name("other"))
 			wantClass(t, "watch", err, tierlock.ErrUnavailable)
 		}
 	})
 	srv.Start()
-	if !signalled(w, 10*time.Second) {
+	if !signalled(w, patience) {
 		t.Error("the open watch was not signalled when the server came back")
 	}
 }
