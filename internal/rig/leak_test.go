@@ -38,6 +38,10 @@ func leakyWorker(stop chan struct{}) { <-stop }
 // of its own so that nothing else is there.
 func leakRole(args []string) {
 	foreign := exec.Command("sleep", "60")
+	within := time.Second
+	if args[0] == "slow end" {
+		within = soon
+	}
 	code := rig.MainCode(func() int {
 		switch args[0] {
 		case "goroutine":
@@ -55,7 +59,7 @@ func leakRole(args []string) {
 			go time.Sleep(200 * time.Millisecond)
 		}
 		return 0
-	}, nil, time.Second, os.Stdout)
+	}, nil, within, os.Stdout)
 	if foreign.Process != nil {
 		foreign.Process.Kill()
 	}

@@ -35,7 +35,9 @@ func tryFor(db *sql.DB, within time.Duration, statement string) error {
 // start runs a statement until giveUp, which returns how it ended, ends its
 // context. It is for the test to give up only when the statement is where it is
 // meant to be lost: a time limit might be over before.
-func start(db *sql.DB, statement string) (giveUp func() error) {
+func start(db interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, statement string) (giveUp func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {

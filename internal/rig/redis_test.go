@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tierlock/tierlock/internal/rig"
 )
@@ -253,7 +252,7 @@ func TestRedisCleanup(t *testing.T) {
 	}); got != "" {
 		t.Error(got)
 	}
-	if _, err := net.DialTimeout("tcp", addr, time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := net.DialTimeout("tcp", addr, soon); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dialling after the test gave %v, want it refused", err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
