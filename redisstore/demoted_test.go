@@ -112,6 +112,7 @@ func steadySentinel(t testing.TB) (*rig.Sentinel, rueidis.ClientOption) {
 	t.Helper()
 	d := rig.StartSentinel(t)
 	d.Steady()
+	d.Healthy()
 	opt := patient(d.Addrs()...)
 	opt.Sentinel.MasterSet = d.Master
 	return d, opt

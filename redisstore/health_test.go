@@ -256,6 +256,7 @@ func TestIncarnationChangesWithAFailover(t *testing.T) {
 	}
 	old.Kill()
 	d.NewPrimary(old)
+	d.Steady()
 	after := exclusive(2)
 	rig.Eventually(t, time.Minute, "a probe after the failover", func() bool {
 		res, err := s.Probe(background, tierlock.ProbeRequest{Namespace: "test"})

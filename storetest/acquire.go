@@ -33,7 +33,7 @@ func acquireHeld(b *bench) {
 // reply. It may come over another connection.
 func acquireIdempotent(b *bench) {
 	name := b.name("42")
-	first := b.lock(b.a, name, 2*time.Second)
+	first := b.lock(b.a, name, long)
 	last := first
 	b.advance(300 * time.Millisecond)
 	for _, s := range []*side{b.a, b.b} {

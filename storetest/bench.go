@@ -23,7 +23,7 @@ const (
 	slack = 50 * time.Millisecond
 	// patience is how late something may come that has to come at some time.
 	// It is long for the sake of busy machines; nothing waits it out in vain.
-	patience = 5 * time.Second
+	patience = 20 * time.Second
 	// callLimit ends the suite where a store hangs.
 	callLimit = 20 * time.Second
 	// long is a TTL that does not run out during a check.
@@ -159,6 +159,10 @@ type hold struct {
 	window
 }
 
+// over reports whether the hold may have ended before a call was executed: a slow
+// machine may come too late to see a short one.
+func (h hold) over(asked window) bool { return asked.got-h.sent >= h.ttl-2*time.Millisecond }
+
 func (h hold) renewal(ttl time.Duration) tierlock.RenewRequest {
 	return tierlock.RenewRequest{Name: h.req.Name, Lease: h.req.Token.Lease, Explicit: h.req.Explicit, TTL: ttl, Place: h.req.Place}
 }
@@ -227,6 +231,10 @@ func (b *bench) refuse(s *side, req tierlock.AcquireRequest, h hold) {
 	b.Helper()
 	res, w := b.acquire(s, req)
 	if res.Granted {
+		if h.over(w) {
+			b.release(s, hold{req: req}.giveUp(0), tierlock.LeaseOwned)
+			return
+		}
 		b.Fatalf("Acquire %s by %s: got granted, want held by %s", req.Name, req.Token.Lease, h.token.Lease)
 	}
 	if d := differ(h.token, res.Token); d != "" {
@@ -240,6 +248,9 @@ func (b *bench) heldBy(s *side, h hold, holds int) {
 	b.Helper()
 	rec, w := b.inspect(s, h.req.Name)
 	if !rec.Held {
+		if h.over(w) {
+			return
+		}
 		b.Fatalf("Inspect %s: got free, want held by %s", h.req.Name, h.token.Lease)
 	}
 	if d := differ(h.token, rec.Token); d != "" {

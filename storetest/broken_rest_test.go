@@ -55,13 +55,13 @@ func brokenHolders() []brokenStore {
 		}, "want a free key"},
 		{"HolderMemberExpires", "an expired member keeps the key", onRequest(func(_ *broken, req *tierlock.AcquireRequest) {
 			if req.Explicit {
-				req.TTL = max(req.TTL, 20*time.Second)
+				req.TTL = max(req.TTL, time.Minute)
 			}
 		}), "still held"},
 		{"HolderMemberExpires", "the key ends with a member", func(s *broken) {
 			s.acquire = func(ctx context.Context, req tierlock.AcquireRequest) (tierlock.AcquireResult, error) {
 				res, err := s.fenced.Acquire(ctx, req)
-				if name := req.Name; res.Reentered && req.TTL < 20*time.Second && strings.Contains(name.Key, "entrant") {
+				if name := req.Name; res.Reentered && req.TTL < time.Minute && strings.Contains(name.Key, "entrant") {
 					s.fenced.Release(ctx, tierlock.ReleaseRequest{Name: name, Lease: s.look(name).Token.Lease, Keep: req.TTL})
 				}
 				return res, err

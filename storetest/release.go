@@ -69,8 +69,11 @@ func releaseKeep(b *bench) {
 	// The repeat of a lost reply says the same, and counts from itself at the
 	// latest: it cannot lengthen.
 	b.advance(200 * time.Millisecond)
-	if b.now()-kept.sent < keep-slack {
-		b.release(b.b, h.giveUp(keep), tierlock.LeaseOwned)
+	own, w, err := b.releasing(b.b, h.giveUp(keep))
+	if err != nil || own != tierlock.LeaseOwned && !kept.over(w) {
+		b.Fatalf("Release %s again, Keep %v: got %v and error %v, want owned", name, keep, own, err)
+	}
+	if own == tierlock.LeaseOwned {
 		rec, asked := b.inspect(b.b, name)
 		if high := keep - (asked.sent - kept.got) + slack; rec.Left > high {
 			b.Errorf("Inspect %s after the repeat: got %v left, want at most %v", name, rec.Left, high)
@@ -83,7 +86,9 @@ func releaseKeep(b *bench) {
 func releaseKeepNeverLengthens(b *bench) {
 	name := b.name("42")
 	h := b.lock(b.a, name, time.Second)
-	b.release(b.a, h.giveUp(long), tierlock.LeaseOwned)
+	if own, w, err := b.releasing(b.a, h.giveUp(long)); err != nil || own != tierlock.LeaseOwned && !h.over(w) {
+		b.Fatalf("Release %s, Keep %v: got %v and error %v, want owned", name, long, own, err)
+	}
 	b.freeBetween(name, h)
 }
 

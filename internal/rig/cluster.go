@@ -3,6 +3,7 @@ package rig
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -103,9 +104,21 @@ func startCluster(t testing.TB, replicas bool, env, args []string) *Cluster {
 // are not about that, on a machine that may stand still for longer.
 func (c *Cluster) Steady() {
 	c.t.Helper()
-	for _, n := range c.Nodes {
-		n.Do("CONFIG", "SET", "cluster-node-timeout", "60000")
+	downAfter := func(ms string) {
+		for _, n := range c.Nodes {
+			n.Do("CONFIG", "SET", "cluster-node-timeout", ms)
+		}
 	}
+	for range 10 {
+		downAfter("60000")
+		if !slices.ContainsFunc(c.Nodes, func(n *RedisServer) bool { return c.unwell(n) != "" }) {
+			return
+		}
+		// Who counts as down already would do so for twice that time.
+		downAfter("1000")
+		c.Healthy()
+	}
+	c.t.Fatal("rig: in ten tries the cluster was never well")
 }
 
 func (c *Cluster) busPort(n *RedisServer) string {

@@ -62,7 +62,8 @@ func StartSentinel(t testing.TB, args ...string) *Sentinel {
 }
 
 // Steady makes a minute of the second after which a server counts as down: for tests
-// that are not about that, on a machine that may stand still for longer.
+// that are not about that, on a machine that may stand still for longer. It does not
+// wait for the end of a failover that has begun: see [Sentinel.Healthy].
 func (s *Sentinel) Steady() {
 	s.t.Helper()
 	for _, n := range s.Sentinels {
