@@ -41,7 +41,7 @@ func TestOneHoldEndsBeforeTheNext(t *testing.T) {
 			}
 			s := newRanger()
 			s.most = most
-			l := newLocker(t, s, observe, withResources(tierlock.Resource{Name: "r", MaxHolds: 1}))
+			l := newLocker(t, s, observe, withResources(tierlock.Resource{Name: "r", TTL: time.Minute, MaxHolds: 1}))
 			end := time.Now().Add(1500 * time.Millisecond)
 			var wg sync.WaitGroup
 			for i := range 12 {

@@ -74,7 +74,7 @@ func TestRunnerLooksWithoutMutex(t *testing.T) {
 		if !ok {
 			t.Error("it says something else than before")
 		}
-	case <-time.After(2 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Error("a caller waits for the mutex")
 	}
 	close(goOn)

@@ -21,7 +21,7 @@ import (
 func TestCloseUnderLoad(t *testing.T) {
 	rig.NoLeak(t)
 	srv := rig.Redis(t)
-	client, err := rueidis.NewClient(redisstore.RecommendedOptions(srv.Addr))
+	client, err := rueidis.NewClient(patient(srv.Addr))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestCloseWithoutAServer(t *testing.T) {
 
 	// A client that waits longer than the store for its dead connection.
 	proxy.Pass()
-	opt := redisstore.RecommendedOptions(proxy.Addr)
+	opt := patient(proxy.Addr)
 	opt.ConnWriteTimeout = 2 * time.Minute
 	client, err := rueidis.NewClient(opt)
 	if err != nil {

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"net"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -37,7 +38,7 @@ func TestConformance(t *testing.T) {
 				mode.change(&opt)
 			}
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
-				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return connected(t, openWith(t, opt, calm)) }}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)
@@ -75,7 +76,7 @@ func TestConformanceOverAClientOfTheCallers(t *testing.T) {
 	srv := rig.Redis(t)
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		return storetest.Harness{Open: func(t *testing.T) tierlock.Store {
-			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr}})
+			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr}, Dialer: net.Dialer{Timeout: 10 * time.Second}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -278,7 +278,7 @@ func TestKilledConnectionIsReplaced(t *testing.T) {
 func TestClientThatRetries(t *testing.T) {
 	rig.NoLeak(t)
 	srv := rig.Redis(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr}, ForceSingleClient: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr}, ForceSingleClient: true, Dialer: net.Dialer{Timeout: 10 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func TestConformanceInAChain(t *testing.T) {
 			opt := patient(servers[0].Addr)
 			opt.ForceSingleClient = len(servers) == 1
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
-				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{openWith(t, opt, calm), mode.place, &data} }}
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{connected(t, openWith(t, opt, calm)), mode.place, &data} }}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)
@@ -104,7 +104,7 @@ func TestChainConformance(t *testing.T) {
 				if len(servers) > 1 && mode.name != "Sentinel" {
 					lose = nil
 				}
-				return storetest.Harness{Lose: lose, Open: func(t *testing.T) tierlock.Store { return openWith(t, opt, calm) }}
+				return storetest.Harness{Lose: lose, Open: func(t *testing.T) tierlock.Store { return connected(t, openWith(t, opt, calm)) }}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)

@@ -38,14 +38,14 @@ func TestNoFalseSuspend(t *testing.T) {
 func TestSuspendCounts(t *testing.T) {
 	const gain = 40 * time.Second
 	before := watchdog.BeforeSuspend(gain)
-	if d := watchdog.Since(before); d < gain || d > gain+5*time.Second {
+	if d := watchdog.Since(before); d < gain || d > gain+30*time.Second {
 		t.Errorf("elapsed %v after a suspend of %v", d, gain)
 	}
 	after := watchdog.Now()
-	if d := watchdog.Since(after); d < 0 || d > 5*time.Second {
+	if d := watchdog.Since(after); d < 0 || d > 30*time.Second {
 		t.Errorf("elapsed %v since after the suspend", d)
 	}
-	if d := before.Sub(after); d > -gain || d < -gain-5*time.Second {
+	if d := before.Sub(after); d > -gain || d < -gain-30*time.Second {
 		t.Errorf("backwards: %v, want about %v", d, -gain)
 	}
 }

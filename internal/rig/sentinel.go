@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// formWithin bounds how long several servers may take to find each other.
-const formWithin = 60 * time.Second
+// formWithin bounds how long several servers may take to find each other. A sentinel that
+// stood still for two seconds waits for half a minute before it does anything.
+const formWithin = 2 * time.Minute
 
 // Sentinel is a primary with two replicas, watched by three sentinels, of which
 // two have to agree. They count a server as down after a second; on a quiet
