@@ -64,7 +64,7 @@ const patience = 20 * time.Second
 var (
 	calm      = redisstore.Options{CallTimeout: 10 * time.Second}
 	brisk     = redisstore.Options{CallTimeout: 2 * time.Second}
-	unhurried = redisstore.Options{CallTimeout: 2 * time.Minute}
+	unhurried = redisstore.Options{CallTimeout: 30 * time.Second} // more than patience
 )
 
 func patient(addrs ...string) rueidis.ClientOption {

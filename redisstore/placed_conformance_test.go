@@ -74,7 +74,9 @@ func TestConformanceInAChain(t *testing.T) {
 			opt := patient(servers[0].Addr)
 			opt.ForceSingleClient = len(servers) == 1
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
-				return storetest.Harness{Open: func(t *testing.T) tierlock.Store { return placedStore{connected(t, openWith(t, opt, calm)), mode.place, &data} }}
+				return storetest.Harness{Open: func(t *testing.T) tierlock.Store {
+					return placedStore{connected(t, openWith(t, opt, calm)), mode.place, &data}
+				}}
 			})
 			for _, srv := range servers {
 				noEternalKeys(t, srv)
