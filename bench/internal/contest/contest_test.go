@@ -158,7 +158,8 @@ func TestRenews(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			srv := rig.Redis(t)
-			l, err := c.Open(contest.Settings{Addr: srv.Addr, TTL: 3 * time.Second})
+			const ttl = 9 * time.Second
+			l, err := c.Open(contest.Settings{Addr: srv.Addr, TTL: ttl})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -167,7 +168,7 @@ func TestRenews(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for end := time.Now().Add(4500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Second) {
+			for end := time.Now().Add(ttl * 3 / 2); time.Now().Before(end); time.Sleep(time.Second) {
 				if !c.Renews {
 					if err := held.Renew(t.Context()); err != nil {
 						t.Fatal(err)
