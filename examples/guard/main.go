@@ -158,7 +158,7 @@ func newPod(app, addr string) (*tierlock.Locker, func(), error) {
 	}
 	locker, err := tierlock.New(tierlock.Config{
 		App: app, Namespace: "demo", Stores: []tierlock.Store{rdb},
-		Resources: []tierlock.Resource{{Name: "account", TTL: time.Second, Wait: 10 * time.Second}},
+		Resources: []tierlock.Resource{{Name: "account", TTL: 10 * time.Second, Wait: 10 * time.Second}},
 		Logger:    slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -56,7 +56,7 @@ func newPod(ctx context.Context, app, dsn string) (*pod, error) {
 	}
 	locker, err := tierlock.New(tierlock.Config{
 		App: app, Namespace: "demo", Stores: []tierlock.Store{store},
-		Resources: []tierlock.Resource{{Name: "stock", TTL: 3 * time.Second, Wait: 10 * time.Second}},
+		Resources: []tierlock.Resource{{Name: "stock", TTL: 30 * time.Second, Wait: 10 * time.Second}},
 	})
 	if err != nil {
 		store.Close()

@@ -23,6 +23,10 @@ import (
 
 var bg = context.Background()
 
+// lease is how long the locks of the tour last: not long, so that nobody has to wait
+// to see one renewed, or lost.
+var lease = time.Second
+
 func main() {
 	log.SetFlags(0)
 	if err := tour(); err != nil {
@@ -68,7 +72,7 @@ func tour() error {
 func newPod(app, addr string) (*tierlock.Locker, func(), error) {
 	opt := redisstore.RecommendedOptions(addr)
 	opt.AlwaysRESP2 = true // the embedded server speaks no RESP3; with no push, waiters poll
-	rdb, err := redisstore.Open(opt)
+	rdb, err := redisstore.OpenWith(opt, redisstore.Options{CallTimeout: lease / 2})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,11 +93,11 @@ func newPod(app, addr string) (*tierlock.Locker, func(), error) {
 
 func config(app string, store tierlock.Store) tierlock.Config {
 	return tierlock.Config{
-		App: app, Namespace: "demo", Stores: []tierlock.Store{store},
+		App: app, Namespace: "demo", Stores: []tierlock.Store{store}, CallTimeout: lease / 2,
 		Resources: []tierlock.Resource{
-			{Name: "order:settle", TTL: time.Second, Wait: 3 * time.Second},
-			{Name: "order:ship", TTL: time.Second, Reentrant: true},
-			{Name: "account", TTL: time.Second},
+			{Name: "order:settle", TTL: lease, Wait: 3 * lease},
+			{Name: "order:ship", TTL: lease, Reentrant: true},
+			{Name: "account", TTL: lease},
 		},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1})),
 	}
@@ -150,8 +154,9 @@ func waiter(pod1, pod2 *tierlock.Locker) error {
 func renewal(pod1, pod2 *tierlock.Locker) error {
 	title("Renewal past the TTL")
 	return pod1.Do(bg, "order:settle", "42", func(ctx context.Context) error {
-		say("pod-1 holds a lease of 1s and works for 2.5s")
-		time.Sleep(2500 * time.Millisecond)
+		work := 2 * lease
+		say("pod-1 holds a lease of %v and works for %v", lease, work)
+		time.Sleep(work)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -241,12 +246,12 @@ func loss(pod1 *tierlock.Locker, server *miniredis.Miniredis) error {
 	if err != nil {
 		return err
 	}
-	say("pod-1 holds a lease of 1s; the server stops now")
+	say("pod-1 holds a lease of %v; the server stops now", lease)
 	server.Close()
 	start := time.Now()
 	select {
 	case <-lock.Context().Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(5 * lease):
 		return errors.New("the loss was not noticed")
 	}
 	say("after %v the context ended: %v", time.Since(start).Round(10*time.Millisecond), context.Cause(lock.Context()))
