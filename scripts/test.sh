@@ -21,9 +21,9 @@ if [ "$#" -eq 0 ]; then
 	done <<<"$modules"
 fi
 
-# Most of the tests that run side by side wait for a server or for a time: three for
-# two processors leave those less idle.
-beside=$((3 * $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) / 2))
+# Most of the tests that run side by side wait for a server or for a time: two for a
+# processor leave it less idle.
+beside=$((2 * $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
 
 # All output goes to a file, too.
 log="$(mktemp)"
