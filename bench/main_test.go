@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	if got, want := strings.Join(p.Workloads(), " "), "distinct/1 distinct/64 distinct/512 contended/64 processes/4x16 held refused/64"; got != want {
 		t.Errorf("workloads %q, want %q", got, want)
 	}
-	if got := p.Contestants("redis"); len(got) != 8 || got[0] != "tierlock" {
+	if got := p.Contestants("redis"); len(got) != 9 || got[0] != "tierlock" {
 		t.Errorf("contestants %q", got)
 	}
 	if got := p.Contestants("mysql"); !slices.Equal(got, []string{"tierlock", "insert", "row", "getlock"}) {
