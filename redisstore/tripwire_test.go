@@ -127,28 +127,29 @@ func TestHarmlessStepsTripNothing(t *testing.T) {
 	}
 }
 
-// openSlow is open for a way that takes seconds.
-func openSlow(t testing.TB, addr string) *redisstore.Store {
+// overWay opens a store whose way may be made seconds long, and which knows the clock.
+func overWay(t testing.TB) (srv *rig.RedisServer, way *rig.Proxy, s *redisstore.Store, place tierlock.Place) {
 	t.Helper()
-	opt := patient(addr)
+	srv = rig.Redis(t)
+	way = rig.NewProxy(t, srv.Addr)
+	opt := patient(way.Addr)
 	opt.ConnWriteTimeout = 20 * time.Second
-	return openWith(t, opt, redisstore.Options{CallTimeout: 20 * time.Second})
+	s = openWith(t, opt, redisstore.Options{CallTimeout: 20 * time.Second})
+	place = exclusive(2)
+	place.Incarnation = mustProbe(t, s)
+	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
+	return srv, way, s, place
 }
 
 // A request that was long on its way is no step, and is sent again where its call has
 // time left for that.
 func TestSlowWayIsNoStep(t *testing.T) {
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
-	s := openSlow(t, proxy.Addr)
-	place := exclusive(2)
-	place.Incarnation = mustProbe(t, s)
-	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
+	srv, way, s, place := overWay(t)
 	executed := srv.CommandsOf("evalsha")
-	proxy.Delay(2*time.Second, 0)
+	way.Delay(2*time.Second, 0)
 	go func() {
 		time.Sleep(200 * time.Millisecond)
-		proxy.Delay(0, 0)
+		way.Delay(0, 0)
 	}()
 	req := askIn(place, ask("k", newLease(), 60*time.Second))
 	req.Budget = 15 * time.Second
@@ -162,13 +163,8 @@ func TestSlowWayIsNoStep(t *testing.T) {
 // answers, so none of them may look as if it did not. Nor is one sent again and again,
 // which a server with too much to do would be slower for.
 func TestSlowerWayIsLateAndNoOutage(t *testing.T) {
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
-	s := openSlow(t, proxy.Addr)
-	place := exclusive(2)
-	place.Incarnation = mustProbe(t, s)
-	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
-	proxy.Delay(2*time.Second, 0)
+	srv, way, s, place := overWay(t)
+	way.Delay(2*time.Second, 0)
 	for _, c := range []struct {
 		budget  time.Duration
 		scripts int64
@@ -210,13 +206,8 @@ func TestOtherDataHasAnotherClock(t *testing.T) {
 
 // A request that is late for its way is late as ever: no clock is to blame.
 func TestLateExclusiveAcquire(t *testing.T) {
-	srv := rig.Redis(t)
-	proxy := rig.NewProxy(t, srv.Addr)
-	s := open(t, proxy.Addr)
-	place := exclusive(2)
-	place.Incarnation = mustProbe(t, s)
-	mustAcquire(t, s, askIn(place, ask("warm", newLease(), time.Second)))
-	proxy.Delay(200*time.Millisecond, 0)
+	_, way, s, place := overWay(t)
+	way.Delay(200*time.Millisecond, 0)
 	req := askIn(place, ask("k", newLease(), 30*time.Second))
 	req.Budget = 50 * time.Millisecond
 	_, err := s.Acquire(t.Context(), req)
@@ -224,7 +215,7 @@ func TestLateExclusiveAcquire(t *testing.T) {
 	if errors.Is(err, tierlock.ErrEpoch) || strings.Contains(err.Error(), "stepped") {
 		t.Errorf("%v; wanted nothing about the clock", err)
 	}
-	proxy.Delay(0, 0)
+	way.Delay(0, 0)
 	mustAcquire(t, s, askIn(place, ask("k", newLease(), 30*time.Second)))
 }
 
